@@ -1,0 +1,59 @@
+"""What Kinetoscope says, as frozen, versioned data. Every output renders only this."""
+
+from __future__ import annotations
+
+from kinetoscope.result.diagnosis import (
+    SCHEMA_VERSION,
+    Budget,
+    Damage,
+    DeviceInfo,
+    DeviceTimeline,
+    Diagnosis,
+    InputInfo,
+    NsRange,
+    RuleOutcome,
+    StepTime,
+    Verdict,
+)
+from kinetoscope.result.finding import (
+    Evidence,
+    Finding,
+    Fix,
+    Gain,
+    Location,
+    Severity,
+)
+from kinetoscope.result.vocabulary import (
+    BottleneckClass,
+    BudgetClass,
+    GainBasis,
+    Origin,
+    RuleStatus,
+    StepSource,
+)
+
+__all__ = [
+    "SCHEMA_VERSION",
+    "BottleneckClass",
+    "Budget",
+    "BudgetClass",
+    "Damage",
+    "DeviceInfo",
+    "DeviceTimeline",
+    "Diagnosis",
+    "Evidence",
+    "Finding",
+    "Fix",
+    "Gain",
+    "GainBasis",
+    "InputInfo",
+    "Location",
+    "NsRange",
+    "Origin",
+    "RuleOutcome",
+    "RuleStatus",
+    "Severity",
+    "StepSource",
+    "StepTime",
+    "Verdict",
+]

@@ -1,0 +1,131 @@
+"""The diagnosis of one trace or one job: the document that every output renders."""
+
+from __future__ import annotations
+
+import msgspec
+
+from kinetoscope.result.finding import Finding
+from kinetoscope.result.vocabulary import (
+    BottleneckClass,
+    BudgetClass,
+    RuleStatus,
+    StepSource,
+)
+
+SCHEMA_VERSION = 1
+
+
+class DeviceInfo(msgspec.Struct, frozen=True):
+    """An accelerator, as the trace's header names it."""
+
+    id: int
+    name: str | None = None
+
+
+class Damage(msgspec.Struct, frozen=True):
+    """Something odd in the input that was repaired, skipped or lost, and how often.
+
+    Attributes:
+        lossy: True when events were lost or a value could not be trusted; only then is the
+            input called damaged (exit code 4).
+    """
+
+    kind: str
+    count: int
+    detail: str = ""
+    lossy: bool = False
+
+
+class InputInfo(msgspec.Struct, frozen=True):
+    """One analysed file."""
+
+    path: str
+    kind: str
+    rank: int | None
+    events: int
+    devices: tuple[DeviceInfo, ...] = ()
+    torch: str | None = None
+    damage: tuple[Damage, ...] = ()
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """The answer in one line."""
+
+    bottleneck: BottleneckClass
+    healthy: bool
+    confidence: float
+    sentence: str
+
+
+class NsRange(msgspec.Struct, frozen=True):
+    """A time with its bracket, integer nanoseconds."""
+
+    low: int
+    mid: int
+    high: int
+
+
+class StepTime(msgspec.Struct, frozen=True):
+    """How long a step takes.
+
+    Attributes:
+        time_ns: the bracket of the true, unprofiled step time.
+        recorded_ns: the step time as recorded, profiling overhead included.
+    """
+
+    count: int
+    source: StepSource
+    time_ns: NsRange
+    recorded_ns: int
+
+
+class Budget(msgspec.Struct, frozen=True):
+    """One line of the time budget; the lines sum to `StepTime.time_ns.mid`."""
+
+    class_: BudgetClass = msgspec.field(name="class")
+    label: str
+    ns: int
+    share: float
+
+
+class DeviceTimeline(msgspec.Struct, frozen=True):
+    """Where the time of one device went over the whole trace, exact integer nanoseconds.
+
+    `busy` is the union of kernels, copies and memsets; `compute` the union of kernels that are
+    not communication and of memsets; `exposed_comm` communication minus compute;
+    `exposed_memcpy` copies minus compute minus communication; `idle` is span minus busy.
+    """
+
+    rank: int
+    device: int
+    span_ns: int
+    busy_ns: int
+    compute_ns: int
+    comm_ns: int
+    exposed_comm_ns: int
+    memcpy_ns: int
+    exposed_memcpy_ns: int
+    idle_ns: int
+
+
+class RuleOutcome(msgspec.Struct, frozen=True):
+    """What one rule said about the trace."""
+
+    code: str
+    status: RuleStatus
+    reason: str | None = None
+
+
+class Diagnosis(msgspec.Struct, frozen=True):
+    """The whole result document."""
+
+    schema_version: int
+    kinetoscope: str
+    inputs: tuple[InputInfo, ...]
+    verdict: Verdict
+    step: StepTime
+    budget: tuple[Budget, ...]
+    device_timeline: tuple[DeviceTimeline, ...]
+    findings: tuple[Finding, ...]
+    rules: tuple[RuleOutcome, ...]
+    notes: tuple[str, ...] = ()

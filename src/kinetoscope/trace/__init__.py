@@ -1,0 +1,1 @@
+"""Files in, columns out: readers, the event table, and what is derived from it once."""

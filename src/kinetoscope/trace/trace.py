@@ -1,0 +1,116 @@
+"""One rank's recording: the event table, its string pools, and what the header says."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from kinetoscope.result.diagnosis import Damage
+
+IntArray = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Thread:
+    """A host thread or a device lane (stream). `Trace.threads[i]` for `thread == i`.
+
+    Attributes:
+        pid, tid: as written in the trace, as text.
+        device: device index for a device lane, -1 for a host thread.
+        stream: stream id for a device lane, -1 for a host thread.
+    """
+
+    pid: str
+    tid: str
+    name: str = ""
+    device: int = -1
+    stream: int = -1
+
+
+@dataclass(frozen=True)
+class DeviceProperties:
+    """One entry of the header's `deviceProperties`; None is "not recorded"."""
+
+    id: int
+    name: str | None = None
+    total_memory_bytes: int | None = None
+    compute_capability: tuple[int, int] | None = None
+    multiprocessors: int | None = None
+
+
+@dataclass(frozen=True)
+class Header:
+    """What the file says about the recording; None is "not recorded"."""
+
+    devices: tuple[DeviceProperties, ...] = ()
+    rank: int | None = None
+    world_size: int | None = None
+    backend: str | None = None
+    torch: str | None = None
+    vendor: str | None = None
+    """"nvidia", "amd", "intel", ...; inferred from names when the header is silent."""
+    base_time_ns: int = 0
+    record_shapes: bool | None = None
+    with_stack: bool | None = None
+    profile_memory: bool | None = None
+    metadata: dict[str, Any] = field(default_factory=dict)
+    """Every other small top-level value, as read."""
+
+
+@dataclass(frozen=True)
+class Trace:
+    """One rank.
+
+    `events` has one row per event, sorted by (ts_ns, -dur_ns, file order); all integer columns
+    are without nulls and use -1 for "not recorded". Text is pooled: a `*_id` column indexes the
+    tuple of the same name, -1 is "not recorded".
+
+    | column | type | meaning |
+    |---|---|---|
+    | ts_ns | i64 | start, ns since `Header.base_time_ns` |
+    | dur_ns | i64 | length, ns, >= 0 |
+    | kind | u8 | `Kind` |
+    | family | u8 | kernel `Family` |
+    | copy_kind | u8 | `CopyKind` |
+    | name_id | i32 | into `names` |
+    | thread | i32 | into `threads`; of a device event: its lane |
+    | device | i16 | device index of a device event, else -1 |
+    | stream | i32 | stream of a device event, else -1 |
+    | corr | i64 | correlation of launch and device event; 0 and negative values read as -1 |
+    | ext_id | i64 | `External id` |
+    | seq | i64 | autograd sequence number |
+    | py_id, py_parent | i32 | `Python id`, `Python parent id` |
+    | bytes | i64 | size of a copy or memset |
+    | dims_id, types_id, strides_id, concrete_id | i32 | into `texts`: raw JSON of `Input Dims`,
+      `Input type`, `Input Strides`, `Concrete Inputs` |
+    | launch_id | i32 | into `texts`: raw JSON `[grid, block, "blocks per SM", "registers per
+      thread", "shared memory", "est. achieved occupancy %"]` of a kernel, null where missing |
+    | extra_id | i32 | into `texts`: raw JSON object with the remaining useful args
+      (collective args, `Call stack`, `Module Hierarchy`, `CallFrom`, triton args) |
+
+    `memory` has one row per `[memory]` instant: ts_ns i64, thread i32, bytes i64 (negative: free),
+    addr i64 (as signed 64 bit), device i16 (-1: host), allocated i64, reserved i64 (-1: not
+    recorded).
+    """
+
+    path: str
+    events: pl.DataFrame
+    names: tuple[str, ...]
+    texts: tuple[str, ...]
+    threads: tuple[Thread, ...]
+    memory: pl.DataFrame
+    header: Header
+    damage: tuple[Damage, ...] = ()
+    kind: str = "kineto"
+
+    def __len__(self) -> int:
+        """Number of events."""
+        return self.events.height
+
+    def column(self, name: str) -> npt.NDArray[Any]:
+        """One column of `events` as a read-only numpy array without a copy."""
+        return self.events.get_column(name).to_numpy()
