@@ -1,0 +1,1 @@
+"""Planted bottlenecks with known truth: programs, recorder and score."""
