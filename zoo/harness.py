@@ -51,6 +51,7 @@ class Case:
     ranks: int
     active: int
     marks: bool  # False: a server without ProfilerStep annotations
+    stacks: bool  # False: the slow variant is recorded without stacks and memory
     light: bool  # also record the slow variant without shapes, memory and stacks
 
 
@@ -68,6 +69,7 @@ def case(
     ranks: int = 1,
     active: int = 4,
     marks: bool = True,
+    stacks: bool = True,
     light: bool = False,
 ) -> Callable[[Callable[[bool], Step]], Callable[[bool], Step]]:
     """Register a program. No codes means a healthy control."""
@@ -75,7 +77,19 @@ def case(
     def register(build: Callable[[bool], Step]) -> Callable[[bool], Step]:
         name = build.__name__
         CASES[name] = Case(
-            name, label, build, cls, also, codes, functions, plant_in, ranks, active, marks, light
+            name,
+            label,
+            build,
+            cls,
+            also,
+            codes,
+            functions,
+            plant_in,
+            ranks,
+            active,
+            marks,
+            stacks,
+            light,
         )
         return build
 

@@ -10,6 +10,7 @@ that one bad program costs only itself.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import gc
 import gzip
 import json
@@ -71,9 +72,10 @@ def run_case(h, c, out: Path) -> dict:
         facts[variant] = {"pipelined_ms": h.median(runs), "runs_ms": runs}
         if not h.DRY:
             facts[variant]["peak_mb"] = h.torch.cuda.max_memory_allocated() / 1e6
-        full = variant == "slow"
-        h.record(step, c, trace_path(h, c, out, variant), shapes=True, stacks=full)
-        if full and c.light:
+        slow = variant == "slow"
+        path = trace_path(h, c, out, variant)
+        h.record(step, c, path, shapes=True, stacks=slow and c.stacks)
+        if slow and c.light:
             h.record(step, c, trace_path(h, c, out, "light"), shapes=False, stacks=False)
         del step
         gc.collect()
@@ -116,10 +118,8 @@ class Workers:
 
     def end(self) -> None:
         for p in self.procs:
-            try:
+            with contextlib.suppress(ProcessLookupError):
                 os.killpg(p.pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
             p.wait()
 
 

@@ -150,7 +150,7 @@ def rescale_on_host(h):
     "data_loading",
     also=("memory", "compute"),
     codes=("DL107",),
-    functions=("train_images",),
+    functions=("fetch", "train_images"),
 )
 def h2d_same_stream(fixed):
     net = UNet(3, pick(16, 4)).to(DEV).to(memory_format=torch.channels_last)

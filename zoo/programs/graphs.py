@@ -65,11 +65,11 @@ def fw_launch_gnn(fixed):
     "framework",
     codes=("FW521",),
     functions=("train_checked", "fw_anomaly_gnn"),
-    active=3,
+    active=2,
 )
 def fw_anomaly_gnn(fixed):
     torch.autograd.set_detect_anomaly(not fixed)  # PLANT
-    model = GraphNet(128, pick(6, 2)).to(DEV)
+    model = GraphNet(128, pick(4, 2)).to(DEV)
     opt = torch.optim.Adam(model.parameters(), lr=1e-3)
     x, src, dst = small_graph(pick(20_000, 10), pick(80_000, 20), 128)
 

@@ -69,14 +69,12 @@ class Reviews(Dataset):
         return 1_000_000
 
     def encode(self, text):
-        ids = []
-        for ch in text:
-            ids.append(self.table.get(ch, 0) * 31 % 97)  # PLANT
-        return torch.tensor(ids)
+        ids = [self.table[ch] * 31 % 97 for ch in text]  # PLANT
+        return torch.tensor(ids[:256])
 
     def __getitem__(self, i):
         if self.fast:
-            codes = np.frombuffer(self.text.encode(), np.uint8)
+            codes = np.frombuffer(self.text[:256].encode(), np.uint8)
             return torch.from_numpy(self.lut[codes] * 31 % 97), i % 2
         return self.encode(self.text), i % 2
 
@@ -92,7 +90,7 @@ class Reviews(Dataset):
 def dl_char_tokenizer(fixed):
     model = TextModel(128, 256, 4, 2, 2).to(DEV)
     opt = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
-    stream = iter(DataLoader(Reviews(pick(400, 20), fixed), pick(48, 4), num_workers=0))
+    stream = iter(DataLoader(Reviews(pick(2000, 20), fixed), pick(64, 4), num_workers=0))
 
     def train_reviews():
         ids, y = next(stream)
@@ -161,6 +159,7 @@ def dl_pad_in_loop(fixed):
     "activation checkpointing on every layer with memory to spare",
     "compute",
     codes=("CP217",),
+    active=3,
     functions=("train_lm",),
 )
 def cp_checkpoint_all(fixed):
@@ -209,10 +208,11 @@ def causal_mask(s, where):
     "for-loop AdamW over the tensors of a deep narrow transformer",
     "framework",
     codes=("FW507",),
+    active=2,
     functions=("train_narrow",),
 )
 def fw_adamw_loop(fixed):
-    model = TextModel(512, 128, 4, pick(18, 2), 8).to(DEV)
+    model = TextModel(512, 128, 4, pick(12, 2), 8).to(DEV)
     opt = torch.optim.AdamW(model.parameters(), lr=1e-3, amsgrad=True, foreach=False, fused=fixed)
     ids = torch.randint(0, 512, (8, 64), device=DEV)
     y = torch.randint(0, 8, (8,), device=DEV)

@@ -20,6 +20,7 @@ def policy(obs, dim, actions):
     codes=("FW503",),
     functions=("roll_out",),
     plant_in="roll_out",
+    active=3,
 )
 def fw_item_rollout(fixed):
     net = policy(32, pick(512, 16), 6)

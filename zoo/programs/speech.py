@@ -51,7 +51,7 @@ def dl_spectrogram_mainproc(fixed):
     model = Keywords().to(DEV)
     opt = torch.optim.Adam(model.parameters(), lr=1e-3, fused=True)
     workers = pick(8, 1) if fixed else 0  # PLANT
-    loader = DataLoader(Utterances(pick(16000, 2000)), pick(32, 2), num_workers=workers)
+    loader = DataLoader(Utterances(pick(16000, 8000)), pick(32, 2), num_workers=workers)
     stream = iter(loader)
 
     def train_keywords():
@@ -113,7 +113,7 @@ def mm_leak_logits(fixed):
     head = nn.Linear(256, 40)
     model = nn.ModuleList([body, head]).to(DEV)
     opt = torch.optim.SGD(model.parameters(), lr=0.01)
-    x = torch.randn(pick(32, 2), 80, pick(1000, 8), device=DEV)
+    x = torch.randn(pick(32, 2), 80, pick(400, 8), device=DEV)
     y = torch.randint(0, 40, (x.shape[0], x.shape[2]), device=DEV)
     seen = []
 

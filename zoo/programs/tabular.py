@@ -189,7 +189,8 @@ def moving_average(x, window):
     "framework",
     codes=("FW511", "FW512"),
     functions=("smooth_batch", "moving_average"),
-    active=3,
+    active=2,
+    stacks=False,  # the compiler runs tens of thousands of frames a step
 )
 def fw_recompile_window(fixed):
     # A raised limit is how such programs survive; the default would fall back to eager.

@@ -1,5 +1,7 @@
 """Vision: classification, segmentation and detection on small convolutional nets."""
 
+from itertools import pairwise
+
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -32,7 +34,7 @@ class Classifier(nn.Module):
         super().__init__()
         chans = [3, *widths]
         self.stages = nn.ModuleList(
-            ConvStage(a, b, depth) for a, b in zip(chans[:-1], chans[1:], strict=True)
+            ConvStage(a, b, depth) for a, b in pairwise(chans)
         )
         self.head = nn.Linear(widths[-1], classes)
 
@@ -216,6 +218,7 @@ def sample_regions(maps, boxes, owner):
     "for-loop SGD over the tensors of a deep thin convnet",
     "framework",
     codes=("FW507",),
+    active=3,
     functions=("sgd_batch",),
     light=True,
 )
