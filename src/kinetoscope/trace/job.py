@@ -1,0 +1,129 @@
+"""Many ranks: one `Trace` a file, ordered by rank, and what was skipped in a folder."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from kinetoscope.errors import FormatError, InputError, InputNotFoundError
+from kinetoscope.trace.readers import read
+from kinetoscope.trace.trace import Trace
+
+__all__ = ["Job", "open_paths", "rank_from_name"]
+
+Progress = Callable[[str, int, int], None]
+
+_RANK_NAMES = (
+    re.compile(r"rank[-_.]?(\d+)", re.IGNORECASE),
+    re.compile(r"(?:^|[-_.])worker[-_.]?(\d+)(?=[-_.])", re.IGNORECASE),
+    re.compile(r"[-_.](?:dp|tp|pp|gpu|device|trace)[-_]?(\d+)(?=[-_.])", re.IGNORECASE),
+    re.compile(r"(?:^|[-_])(\d{1,5})(?:\.pt)?(?:\.trace)?\.json(?:\.gz)?$", re.IGNORECASE),
+)
+_SUFFIXES = (".json", ".json.gz", ".gz", ".trace", ".pt.trace", ".txt")
+
+
+@dataclass(frozen=True)
+class Job:
+    """The recordings of one run.
+
+    Attributes:
+        traces: one a rank, ordered by rank; `header.rank` is set in each.
+        skipped: (path, reason) of each file of a folder that is not a readable trace.
+    """
+
+    traces: tuple[Trace, ...]
+    skipped: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def world_size(self) -> int:
+        """Ranks that the run had as far as the headers tell, at least the number of traces."""
+        recorded = [t.header.world_size or 0 for t in self.traces]
+        return max([len(self.traces), *recorded])
+
+
+def open_paths(paths: Sequence[Path], *, progress: Progress | None = None) -> Job:
+    """Read files and folders of ranks.
+
+    Args:
+        paths: files must be readable; in folders what is not a trace is skipped with a reason.
+        progress: called with (file, bytes of JSON done in it, 0 or the expected total).
+
+    Raises:
+        InputNotFoundError: a path does not exist, or the list is empty.
+        InputError: a file given by name cannot be used, or a folder holds no trace.
+    """
+    if not paths:
+        raise InputNotFoundError("No input given.", "Pass a trace file or a folder of traces.")
+    traces: list[Trace] = []
+    skipped: list[tuple[str, str]] = []
+    for path in paths:
+        if Path(path).is_dir():
+            traces.extend(_read_folder(Path(path), skipped, progress))
+        else:
+            traces.append(_read(Path(path), progress))
+    return Job(_by_rank(traces), tuple(skipped))
+
+
+def _read_folder(
+    folder: Path, skipped: list[tuple[str, str]], progress: Progress | None
+) -> Iterator[Trace]:
+    found = 0
+    for path in sorted(p for p in folder.rglob("*") if p.is_file() and p.name[0] != "."):
+        if not path.name.lower().endswith(_SUFFIXES):
+            skipped.append((str(path), "not a trace by its suffix"))
+            continue
+        try:
+            trace = _read(path, progress)
+        except InputError as error:
+            skipped.append((str(path), error.message))
+            continue
+        found += 1
+        yield trace
+    if not found:
+        raise FormatError(
+            f"{folder} holds no profiler trace.",
+            "Pass the folder that the profiler wrote its .json or .json.gz files to.",
+        )
+
+
+def _read(path: Path, progress: Progress | None) -> Trace:
+    if progress is None:
+        return read(path)
+    total = path.stat().st_size if path.exists() else 0
+    done = 0
+
+    def report(size: int) -> None:
+        nonlocal done
+        done += size
+        progress(str(path), done, 0 if path.suffix == ".gz" else total)
+
+    return read(path, progress=report)
+
+
+def rank_from_name(name: str) -> int | None:
+    """The rank that a file name tells: `rank3`, `-rank-3.`, `_3.json`, `trace_3.json`."""
+    for pattern in _RANK_NAMES:
+        match = pattern.search(name)
+        if match:
+            return int(match.group(1))
+    return None
+
+
+def _by_rank(traces: Sequence[Trace]) -> tuple[Trace, ...]:
+    """Ranks from the headers, else from the file names, else the position; all distinct."""
+    if len(traces) == 1:
+        return tuple(traces)
+    ranks = [t.header.rank for t in traces]
+    if None in ranks or len(set(ranks)) < len(ranks):
+        named = [rank_from_name(Path(t.path).name) for t in traces]
+        merged = [r if r is not None else n for r, n in zip(ranks, named, strict=True)]
+        ranks = merged if None not in merged and len(set(merged)) == len(merged) else named
+    if None in ranks or len(set(ranks)) < len(ranks):
+        ranks = list(range(len(traces)))
+    numbered = [
+        t if t.header.rank == r else replace(t, header=replace(t.header, rank=r))
+        for t, r in zip(traces, ranks, strict=True)
+    ]
+    return tuple(sorted(numbered, key=lambda t: t.header.rank or 0))
