@@ -1,0 +1,58 @@
+"""The group of commands, in the order of a user's work; each is loaded from its own file."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+import click
+
+from kinetoscope import __version__
+
+COMMANDS = ("demo", "analyze", "report", "rules")
+
+
+class _LazyGroup(click.Group):
+    """Commands live in `kinetoscope.cli.NAME`, attribute `command`, and load on use."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        """Return the names in the order of the work, not of the alphabet."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        """Load one command."""
+        if cmd_name not in COMMANDS:
+            return None
+        command = import_module(f"kinetoscope.cli.{cmd_name}").command
+        assert isinstance(command, click.Command)  # noqa: S101 - a command file without command
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Point a forgotten command out: a trace in the place of a command."""
+        name = args[0]
+        if name not in COMMANDS and (name.endswith((".json", ".gz")) or "/" in name):
+            from kinetoscope.errors import UsageError
+
+            raise UsageError(
+                f"{name} is not a command",
+                hint=f"Did you mean `kinetoscope analyze {name}`?",
+            )
+        return super().resolve_command(ctx, args)
+
+
+EPILOG = """\b
+Start with:
+  kinetoscope demo
+  kinetoscope analyze trace.json.gz
+"""
+
+
+@click.group(
+    cls=_LazyGroup,
+    epilog=EPILOG,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+@click.version_option(__version__, prog_name="kinetoscope")
+def GROUP() -> None:  # noqa: N802 - a value, made by a decorator
+    """Says why a PyTorch program is slow: the line to blame, the change, and what it gains."""

@@ -1,0 +1,131 @@
+"""Where rendered text goes: stdout as it can show it, and files that are whole or not there."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from kinetoscope.errors import UsageError
+
+if TYPE_CHECKING:
+    from kinetoscope.report import RenderOptions
+    from kinetoscope.result import Diagnosis
+
+_FALLBACK_WIDTH = 100
+_GLYPHS = "█▓▒░▞━┅·µ│…•"
+
+
+def check_outputs(outputs: Sequence[str]) -> list[tuple[Path, str]]:
+    """Return path and format of each output, before any work is done for it.
+
+    Raises:
+        UsageError: no format for a suffix, or a folder that is not there.
+    """
+    from kinetoscope.report import format_of
+
+    checked = []
+    for output in outputs:
+        path, form = Path(output), format_of(output)
+        if path.is_dir():
+            raise UsageError(f"cannot write {output}: it is a folder", hint="Name a file in it.")
+        if not path.parent.is_dir():
+            raise UsageError(
+                f"cannot write {output}: there is no folder {path.parent}",
+                hint=f"mkdir -p {path.parent}",
+            )
+        checked.append((path, form))
+    return checked
+
+
+def color_wanted(*, no_color: bool) -> bool:
+    """Whether stdout gets colours: a terminal that knows them, and nobody said no."""
+    if no_color or os.environ.get("NO_COLOR"):
+        return False
+    if os.environ.get("FORCE_COLOR"):
+        return True
+    return sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
+
+
+def unicode_possible() -> bool:
+    """Whether the encoding of stdout has the characters that a page uses."""
+    try:
+        _GLYPHS.encode(sys.stdout.encoding or "ascii")
+    except (UnicodeEncodeError, LookupError):
+        return False
+    return True
+
+
+def stdout_options(*, no_color: bool, all_findings: bool, verbose: bool) -> RenderOptions:
+    """Return how to render for this stdout."""
+    from kinetoscope.report import RenderOptions
+
+    return RenderOptions(
+        width=shutil.get_terminal_size((_FALLBACK_WIDTH, 24)).columns,
+        color=color_wanted(no_color=no_color),
+        unicode=unicode_possible(),
+        all_findings=all_findings,
+        verbose=verbose,
+    )
+
+
+def show(diagnosis: Diagnosis, form: str, options: RenderOptions) -> None:
+    """Print a result. JSON is UTF-8 whatever the terminal's encoding is."""
+    from kinetoscope.report import render
+
+    write(render(diagnosis, form, options), utf8=form == "json")
+
+
+def write(text: str, *, utf8: bool = False) -> None:
+    """Print text; a character that stdout cannot encode is shown as an escape."""
+    encoding = "utf-8" if utf8 else sys.stdout.encoding or "ascii"
+    data = text.encode(encoding, "backslashreplace")
+    click.echo(data if utf8 else data.decode(encoding), nl=False, color=True)
+
+
+def save(diagnosis: Diagnosis, outputs: Sequence[tuple[Path, str]], options: RenderOptions) -> None:
+    """Write a result to files and say so on stderr."""
+    from dataclasses import replace
+
+    from kinetoscope.report import render
+
+    plain = replace(options, color=False, unicode=True, width=_FALLBACK_WIDTH)
+    for path, form in outputs:
+        write_file(path, render(diagnosis, form, plain))
+        click.echo(f"wrote {path}", err=True)
+
+
+def write_file(path: Path, text: str) -> None:
+    """Write a file at once: readers see the old one or the whole new one.
+
+    Raises:
+        UsageError: the place cannot be written.
+    """
+    path = path.resolve()  # a link stays a link
+    temporary: Path | None = None
+    try:
+        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        temporary = Path(name)
+        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
+            file.write(text)
+        temporary.chmod(0o666 & ~_umask())  # mkstemp makes files that only the owner reads
+        temporary.replace(path)
+    except OSError as error:
+        raise UsageError(
+            f"cannot write {path}: {error.strerror or error}", hint="Name another place with -o."
+        ) from error
+    finally:
+        if temporary is not None:
+            temporary.unlink(missing_ok=True)
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

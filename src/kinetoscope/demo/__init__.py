@@ -1,0 +1,1 @@
+"""The whole loop on an example: profile, diagnose, change one thing, verify."""

@@ -1,0 +1,84 @@
+"""A result in, text out. Every format is one small module that sees the result and nothing else.
+
+A format is a name, the suffixes of its files, and a function
+`render(diagnosis, options) -> str` in a module that is loaded on use.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import PurePath
+from typing import TYPE_CHECKING
+
+from kinetoscope.errors import UsageError
+
+if TYPE_CHECKING:
+    from kinetoscope.result import Diagnosis
+
+
+@dataclass(frozen=True)
+class RenderOptions:
+    """How to render; a format ignores what it has no use for.
+
+    Attributes:
+        width: columns of the terminal.
+        color: whether colours and bold may be used.
+        unicode: whether the output can show more than ASCII.
+        all_findings: show every finding, not only the first five.
+        verbose: show everything that the result holds.
+    """
+
+    width: int = 100
+    color: bool = False
+    unicode: bool = True
+    all_findings: bool = False
+    verbose: bool = False
+
+
+@dataclass(frozen=True)
+class Format:
+    """One output format and where it is."""
+
+    name: str
+    suffixes: tuple[str, ...]
+    home: str
+
+
+FORMATS = {
+    form.name: form
+    for form in (
+        Format("terminal", (".txt",), "kinetoscope.report.terminal"),
+        Format("json", (".json",), "kinetoscope.report.json"),
+        Format("markdown", (".md", ".markdown"), "kinetoscope.report.markdown"),
+    )
+}
+
+
+def suffixes() -> tuple[str, ...]:
+    """Return the first suffix of every format, for messages."""
+    return tuple(sorted(form.suffixes[0] for form in FORMATS.values()))
+
+
+def format_of(path: str) -> str:
+    """Return the format that the suffix of `path` stands for.
+
+    Raises:
+        UsageError: no format has this suffix.
+    """
+    suffix = PurePath(path).suffix.lower()
+    for form in FORMATS.values():
+        if suffix in form.suffixes:
+            return form.name
+    what = f"the suffix {suffix!r}" if suffix else "a name without suffix"
+    raise UsageError(
+        f"cannot write {path}: no format for {what}",
+        hint=f"Formats that exist: {', '.join(suffixes())}.",
+    )
+
+
+def render(diagnosis: Diagnosis, form: str, options: RenderOptions | None = None) -> str:
+    """Return `diagnosis` in one of `FORMATS`, with a newline at the end."""
+    module = import_module(FORMATS[form].home)
+    text: str = module.render(diagnosis, options or RenderOptions())
+    return text
