@@ -69,9 +69,10 @@ def command(
     """
     from kinetoscope.cli import output
     from kinetoscope.cli.progress import progress
-    from kinetoscope.diagnose import DiagnoseOptions, diagnose
 
     files = output.check_outputs(outputs)
+    from kinetoscope.diagnose import DiagnoseOptions, diagnose
+
     chosen = DiagnoseOptions(
         select=options.split_codes(select),
         ignore=options.split_codes(ignore),

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from kinetoscope.result import Diagnosis
 
 _FALLBACK_WIDTH = 100
+_PIECE = 1 << 16
 _GLYPHS = "█▓▒░▞━┅·µ│…•"
 
 
@@ -86,7 +87,10 @@ def write(text: str, *, utf8: bool = False) -> None:
     """Print text; a character that stdout cannot encode is shown as an escape."""
     encoding = "utf-8" if utf8 else sys.stdout.encoding or "ascii"
     data = text.encode(encoding, "backslashreplace")
-    click.echo(data if utf8 else data.decode(encoding), nl=False, color=True)
+    shown: str | bytes = data if utf8 else data.decode(encoding)
+    # In pieces: an unbuffered stdout drops the rest of a write that a closed pipe cuts, silently.
+    for start in range(0, len(shown), _PIECE):
+        click.echo(shown[start : start + _PIECE], nl=False, color=True)
 
 
 def save(diagnosis: Diagnosis, outputs: Sequence[tuple[Path, str]], options: RenderOptions) -> None:

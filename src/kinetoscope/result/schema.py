@@ -24,11 +24,13 @@ def generate() -> dict[str, Any]:
     version = schema["$defs"][name]["properties"]["schema_version"]
     version.clear()
     version["const"] = SCHEMA_VERSION
-    return {
+    document = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": f"Kinetoscope result, version {SCHEMA_VERSION}",
         **schema,
     }
+    plain: dict[str, Any] = json.loads(json.dumps(document))  # defaults that are tuples
+    return plain
 
 
 def text() -> str:

@@ -1,0 +1,133 @@
+"""Every way to fail is a sentence, a next step and an exit code; never a traceback."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kinetoscope.cli import run
+from kinetoscope.report import render
+from tests import results
+
+COMMAND = [sys.executable, "-m", "kinetoscope"]
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    path = tmp_path / "result.json"
+    path.write_text(render(results.diagnosis(), "json"), encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message", "hint"),
+    [
+        (["anlyze"], 2, "No such command 'anlyze'", "--help"),
+        (["trace.json.gz"], 2, "trace.json.gz is not a command", "analyze trace.json.gz"),
+        (["analyze"], 2, "Missing argument 'PATH...'", "analyze --help"),
+        (["analyze", "x", "--what"], 2, "No such option '--what'", "analyze --help"),
+        (["analyze", "x", "--fail-on", "dire"], 2, "'dire' is not one of", "analyze --help"),
+        (["analyze", "x", "--real-step-ms", "0"], 2, "0.0 is not in the range", "--help"),
+        (["analyze", "x", "--source-root", "/no/such"], 2, "does not exist", "--help"),
+        (["analyze", "x", "-o", "a.html"], 2, "no format for the suffix '.html'", ".json, .md"),
+        (["analyze", "x", "-o", "/no/such/a.md"], 2, "there is no folder /no/such", "mkdir -p"),
+        (["analyze", "/no/such.json"], 3, "/no/such.json", ""),
+        (["report", "/no/such.json"], 3, "/no/such.json: no such file", "-o result.json"),
+        (["report", __file__], 3, "is not a saved result", "-o result.json"),
+        (["rules", "XX999"], 2, "there is no rule XX999", "kinetoscope rules"),
+    ],
+)
+def test_errors(
+    words: list[str], code: int, message: str, hint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(words) == code
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("kinetoscope: error: ")
+    assert message in err
+    assert hint in err
+    assert "Traceback" not in err
+
+
+def test_an_unexpected_error_asks_for_a_report(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], saved: Path
+) -> None:
+    def broken(*_: Any, **__: Any) -> None:
+        raise ZeroDivisionError("by \x1b[31mnothing")
+
+    monkeypatch.setattr("kinetoscope.result.saved.decode", broken)
+    assert run(["report", str(saved)]) == 70
+    err = capsys.readouterr().err
+    assert "unexpected ZeroDivisionError: by \\x1b[31mnothing" in err
+    assert "KINETOSCOPE_DEBUG=1" in err
+    assert "Traceback" not in err
+    monkeypatch.setenv("KINETOSCOPE_DEBUG", "1")
+    assert run(["report", str(saved)]) == 70
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_ctrl_c(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], saved: Path
+) -> None:
+    def interrupted(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("kinetoscope.result.saved.decode", interrupted)
+    assert run(["report", str(saved)]) == 130
+    assert capsys.readouterr().err == "kinetoscope: interrupted\n"
+
+
+def test_a_reader_that_goes_away_is_no_error(saved: Path) -> None:
+    """As in `| head`: enough output to fill the pipe, nobody reads it."""
+    many = json.loads(saved.read_text(encoding="utf-8"))
+    many["findings"] *= 2000
+    saved.write_text(json.dumps(many), encoding="utf-8")
+    words = [*COMMAND, "report", str(saved), "--all-findings"]
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout is not None
+    process.stdout.read(10)
+    process.stdout.close()
+    assert process.stderr is not None
+    assert process.stderr.read() == b""
+    process.stderr.close()
+    assert process.wait(timeout=60) == 141
+
+
+def test_an_output_that_cannot_be_written(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    saved: Path,
+    tmp_path: Path,
+) -> None:
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fdopen", full)
+    assert run(["report", str(saved), "-o", str(tmp_path / "a.md")]) == 2
+    assert "No space left on device" in capsys.readouterr().err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["result.json"]
+
+
+def test_no_arguments_is_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([]) == 0
+    assert "Commands:" in capsys.readouterr().out
+
+
+def test_help_is_quick() -> None:
+    """The bound is for a loaded machine; on an idle one it takes a third of that."""
+    import time
+
+    best = min(_seconds(time.perf_counter) for _ in range(5))
+    assert best < 0.4
+
+
+def _seconds(clock: Any) -> float:
+    start = clock()
+    subprocess.run([*COMMAND, "--help"], check=True, capture_output=True)
+    return float(clock() - start)
