@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
 from kinetoscope.result.diagnosis import Damage
+
+if TYPE_CHECKING:
+    from kinetoscope.trace.calltree import CallTree
+    from kinetoscope.trace.links import Links
+    from kinetoscope.trace.steps import Steps
 
 IntArray = npt.NDArray[np.int64]
 
@@ -114,3 +120,24 @@ class Trace:
     def column(self, name: str) -> npt.NDArray[Any]:
         """One column of `events` as a read-only numpy array without a copy."""
         return self.events.get_column(name).to_numpy()
+
+    @cached_property
+    def tree(self) -> CallTree:
+        """The host events as a forest, computed on first use."""
+        from kinetoscope.trace.calltree import CallTree
+
+        return CallTree(self)
+
+    @cached_property
+    def links(self) -> Links:
+        """Launches, operators and forward calls of each event, computed on first use."""
+        from kinetoscope.trace.links import Links
+
+        return Links(self, self.tree)
+
+    @cached_property
+    def steps(self) -> Steps:
+        """The step windows, computed on first use."""
+        from kinetoscope.trace.steps import find_steps
+
+        return find_steps(self)

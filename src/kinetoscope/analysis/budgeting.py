@@ -1,0 +1,74 @@
+"""The budget of an analysis: recorded lines, deflated and scaled to the step time."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from kinetoscope.analysis.core import Analysis
+from kinetoscope.metrics.budget import (
+    Line,
+    device_lines,
+    family_compute_share,
+    host_lines,
+    idle_lines,
+    merged,
+)
+from kinetoscope.metrics.ownership import owned_gaps
+from kinetoscope.metrics.overhead import event_overhead_ns
+from kinetoscope.result import Budget
+
+
+def recorded_lines(analysis: Analysis) -> list[Line]:
+    """Budget lines over the step window, as recorded but with deflated host pieces."""
+    trace, times = analysis.trace, analysis.times
+    if analysis.device is None:
+        return merged(host_lines(trace, analysis.activity, times))
+    share = family_compute_share(trace, times)
+    owner = owned_gaps(trace, analysis.gaps, analysis.pieces)
+    weights = _deflated(analysis)
+    lines = device_lines(trace, analysis.device, times, share)
+    return merged(lines + idle_lines(analysis.gaps, analysis.pieces, owner, weights))
+
+
+def _deflated(analysis: Analysis) -> np.ndarray:  # type: ignore[type-arg]
+    """Length of each idle piece without the overhead of the events that start in it."""
+    pieces, trace = analysis.pieces, analysis.trace
+    cost = event_overhead_ns(trace)
+    use = np.flatnonzero((cost > 0) & np.isin(trace.column("thread"), analysis.model.host_threads))
+    ts = trace.column("ts_ns")[use]
+    total = np.concatenate(([0.0], np.cumsum(cost[use])))
+    inside = total[np.searchsorted(ts, pieces.end)] - total[np.searchsorted(ts, pieces.start)]
+    return np.maximum(pieces.ns - inside, 0.1 * pieces.ns).astype(np.int64)
+
+
+def budget(analysis: Analysis) -> tuple[Budget, ...]:
+    """Lines that sum to the likely step time exactly, longest first.
+
+    Time in which the device works is taken as recorded; idle time that the host caused is scaled
+    to what the likely step time leaves for it.
+    """
+    target = analysis.step_time.mid
+    lines = recorded_lines(analysis)
+    if not lines or sum(line.ns for line in lines) == 0:
+        return (Budget("unattributed", "nothing recorded", target, 1.0),)
+    fixed = sum(line.ns for line in lines if not line.host) / analysis.steps
+    host = sum(line.ns for line in lines if line.host) / analysis.steps
+    if fixed >= target or host == 0:
+        fixed_scale, host_scale = target / (fixed + host), target / (fixed + host)
+    else:
+        fixed_scale, host_scale = 1.0, (target - fixed) / host
+    exact = [
+        line.ns / analysis.steps * (host_scale if line.host else fixed_scale) for line in lines
+    ]
+    return _rounded(lines, exact, target)
+
+
+def _rounded(lines: list[Line], exact: list[float], target: int) -> tuple[Budget, ...]:
+    whole = [int(value) for value in exact]
+    whole[int(np.argmax(exact))] += target - sum(whole)
+    rows = [
+        Budget(line.class_, line.label, ns, round(ns / target, 6))
+        for line, ns in zip(lines, whole, strict=True)
+        if ns > 0
+    ]
+    return tuple(sorted(rows, key=lambda row: -row.ns))

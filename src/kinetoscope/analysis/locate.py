@@ -1,0 +1,163 @@
+"""From events to places in the user's program: function, module, and the exact line if known.
+
+Torch's stack events carry the first line of a *function*. The line of the call itself is known
+only from `CallFrom` (torch 2.15 and later), from `Call stack` (old traces), or from a look into
+the source file; `Location.exact` says which one it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from kinetoscope.result import Location
+from kinetoscope.analysis.sources import SourceTree
+from kinetoscope.trace.frames import is_user_file, parse_call_stack
+from kinetoscope.trace.kinds import Kind
+from kinetoscope.trace.trace import IntArray, Trace
+
+
+@dataclass(frozen=True)
+class _Place:
+    frame: int
+    """Node of the user frame; -1: none."""
+    module: int
+    """Node of the innermost module; -1: none."""
+
+
+class Locator:
+    """Maps rows of one trace to places."""
+
+    def __init__(self, trace: Trace, source_root: Path | None = None) -> None:
+        self._trace = trace
+        self._sources = SourceTree(source_root)
+
+    @cached_property
+    def _names(self) -> np.ndarray:  # type: ignore[type-arg]
+        return self._trace.column("name_id")
+
+    def nodes(self, rows: IntArray) -> IntArray:
+        """Call-tree node whose stack explains each row (the forward's in backward); -1: none."""
+        node = self._trace.links.node[rows]
+        source = self._trace.links.source_node
+        return np.where(node >= 0, source[np.maximum(node, 0)], -1)
+
+    def frames(self, rows: IntArray) -> IntArray:
+        """Node of the user's frame around each row; -1: unknown.
+
+        Work of a thread without the user's frames (the autograd thread, when the forward is not
+        in the recording) falls back on what the main thread was doing at that moment.
+        """
+        tree = self._trace.tree
+        node = self.nodes(rows)
+        frame = np.where(node >= 0, tree.user_frame[np.maximum(node, 0)], -1)
+        missing = np.flatnonzero(frame < 0)
+        if missing.size:
+            frame[missing] = self._main_frame(rows[missing])
+        return frame
+
+    def _main_frame(self, rows: IntArray) -> IntArray:
+        """User frame of the main thread at the moment of each row's launch."""
+        trace, tree = self._trace, self._trace.tree
+        launch = trace.links.launch[rows]
+        ts = trace.column("ts_ns")
+        at = np.where(launch >= 0, ts[np.maximum(launch, 0)], ts[rows])
+        segments = tree.segments
+        main = trace.steps.thread
+        if main < 0:
+            user = tree.user_frame[tree.user_frame >= 0]
+            if user.size == 0:
+                return np.full(rows.size, -1, dtype=np.int64)
+            main = int(np.bincount(tree.thread[user]).argmax())
+        low = int(np.searchsorted(segments.thread, main, side="left"))
+        high = int(np.searchsorted(segments.thread, main, side="right"))
+        if low == high:
+            return np.full(rows.size, -1, dtype=np.int64)
+        i = np.searchsorted(segments.start[low:high], at, side="right") - 1 + low
+        inside = (i >= low) & (segments.end[np.maximum(i, low)] > at)
+        node = tree.node_of[segments.row[np.maximum(i, low)]]
+        return np.where(inside, tree.user_frame[node], -1)
+
+    def locations(
+        self, rows: IntArray, weights: IntArray, *, calls: Sequence[str] = (), top: int = 3
+    ) -> tuple[Location, ...]:
+        """Places of the rows, heaviest first; () when nothing is known about any of them."""
+        if rows.size == 0:
+            return ()
+        frames = self.frames(rows)
+        node = self.nodes(rows)
+        module = np.where(node >= 0, self._trace.tree.module[np.maximum(node, 0)], -1)
+        name = np.where(frames >= 0, self._names[self._trace.tree.rows[np.maximum(frames, 0)]], -1)
+        found: dict[tuple[int, str | None], list[int]] = {}
+        for i in range(rows.size) if rows.size <= _MOST_ROWS else _heaviest(weights):
+            key = (int(name[i]), self._class_path(int(module[i])))
+            found.setdefault(key, []).append(int(i))
+        groups = sorted(found.items(), key=lambda item: -int(weights[item[1]].sum()))
+        groups = [g for g in groups if g[0] != (-1, None)] or groups
+        places = (self._location(key, rows[members], calls) for key, members in groups[:top])
+        return tuple(place for place in places if place is not None)
+
+    def _location(
+        self, key: tuple[int, str | None], rows: IntArray, calls: Sequence[str]
+    ) -> Location | None:
+        name_id, module = key
+        exact = self._recorded_line(rows)
+        if exact is not None:
+            file, line, function = exact
+            return Location(
+                file, line, function, module, True, rows.size, self._sources.line(file, line)
+            )
+        if name_id < 0:
+            return Location(module=module, count=rows.size) if module else None
+        frame = self._trace.tree.frames.get(name_id)
+        if frame is None:
+            return None
+        line = self._sources.call_line(frame, calls) if calls else None
+        snippet = self._sources.line(frame.file, line or frame.line)
+        return Location(
+            file=frame.file,
+            line=line or frame.line,
+            function=frame.function,
+            module=module,
+            exact=line is not None,
+            count=rows.size,
+            snippet=snippet,
+        )
+
+    def _recorded_line(self, rows: IntArray) -> tuple[str, int, str] | None:
+        """The innermost user line of a recorded call stack of any of the rows' operators."""
+        ops = self._trace.links.op[rows[:50]]
+        extra = self._trace.column("extra_id")
+        for row in ops[ops >= 0]:
+            text = extra[row]
+            if text < 0:
+                continue
+            for file, line, function in parse_call_stack(self._trace.texts[text]):
+                if is_user_file(file):
+                    return file, line, function
+        return None
+
+    def _class_path(self, module: int) -> str | None:
+        """`GPT / Block / Linear`: classes from the outside in, instance numbers dropped."""
+        if module < 0:
+            return None
+        tree = self._trace.tree
+        chain = [module, *(n for n in tree.ancestors(module) if tree.kind[n] == Kind.MODULE)]
+        names = [self._trace.names[self._names[tree.rows[n]]] for n in reversed(chain)]
+        return " / ".join(_class_of(name) for name in names[-4:])
+
+
+_MOST_ROWS = 5000
+
+
+def _heaviest(weights: IntArray) -> list[int]:
+    return [int(i) for i in np.argsort(-weights, kind="stable")[:_MOST_ROWS]]
+
+
+def _class_of(name: str) -> str:
+    """`nn.Module: Linear_3` -> `Linear`."""
+    return name.removeprefix("nn.Module: ").rsplit("_", 1)[0]

@@ -1,0 +1,106 @@
+"""Looks into the program's source files: a line's text, and the one call that fits an event."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from pathlib import Path
+
+from kinetoscope.trace.frames import Frame
+
+_LARGEST = 2_000_000
+"""Larger files are data, not source."""
+
+
+class SourceTree:
+    """The sources under one folder; finds nothing without a folder."""
+
+    def __init__(self, root: Path | None) -> None:
+        self._root = root
+        self._texts: dict[str, list[str] | None] = {}
+
+    def line(self, file: str, number: int) -> str | None:
+        """Text of a line without its indentation; None when the file is not at hand."""
+        lines = self._lines(file)
+        if lines is None or not 1 <= number <= len(lines):
+            return None
+        return lines[number - 1].strip() or None
+
+    def call_line(self, frame: Frame, calls: Sequence[str]) -> int | None:
+        """The line of the only call in a function whose callee has one of these names.
+
+        None when the file is not at hand, does not match the recording, or several lines fit.
+        """
+        lines = self._lines(frame.file)
+        if lines is None:
+            return None
+        try:
+            module = ast.parse("\n".join(lines))
+        except (SyntaxError, ValueError):
+            return None
+        function = _function_at(module, frame)
+        if function is None:
+            return None
+        found = sorted({node.lineno for node in _calls(function) if _callee(node) in calls})
+        return found[0] if len(found) == 1 else None
+
+    def _lines(self, file: str) -> list[str] | None:
+        if file not in self._texts:
+            self._texts[file] = self._read(file)
+        return self._texts[file]
+
+    def _read(self, file: str) -> list[str] | None:
+        path = self._find(file)
+        if path is None:
+            return None
+        try:
+            if path.stat().st_size > _LARGEST:
+                return None
+            return path.read_text(encoding="utf-8").splitlines()
+        except (OSError, UnicodeDecodeError):
+            return None
+
+    def _find(self, file: str) -> Path | None:
+        """The file under the root whose path ends like the recorded one, if only one does."""
+        if self._root is None or not file.endswith(".py"):
+            return None
+        parts = Path(file.replace("\\", "/")).parts
+        for first in range(len(parts)):
+            tail = Path(*[p for p in parts[first:] if p not in ("/", "..")])
+            candidate = self._root / tail
+            if candidate.is_file():
+                return candidate
+        same = self._by_name.get(Path(file).name, [])
+        return same[0] if len(same) == 1 else None
+
+    @cached_property
+    def _by_name(self) -> dict[str, list[Path]]:
+        found: dict[str, list[Path]] = {}
+        for path in self._root.rglob("*.py") if self._root else ():
+            found.setdefault(path.name, []).append(path)
+        return found
+
+
+def _function_at(module: ast.Module, frame: Frame) -> ast.AST | None:
+    """The function that starts at the frame's line (its decorators count)."""
+    if frame.function == "<module>":
+        return module
+    for node in ast.walk(module):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            starts = {node.lineno, *(d.lineno for d in node.decorator_list)}
+            if node.name == frame.function and frame.line in starts:
+                return node
+    return None
+
+
+def _calls(function: ast.AST) -> Iterator[ast.Call]:
+    for node in ast.walk(function):
+        if isinstance(node, ast.Call):
+            yield node
+
+
+def _callee(call: ast.Call) -> str:
+    if isinstance(call.func, ast.Attribute):
+        return call.func.attr
+    return call.func.id if isinstance(call.func, ast.Name) else ""

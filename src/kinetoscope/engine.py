@@ -1,0 +1,190 @@
+"""From paths to the result document: open, analyse, run the rules, rank, decide the verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import kinetoscope
+from kinetoscope.analysis import Analysis, AnalysisOptions
+from kinetoscope.analysis.budgeting import budget
+from kinetoscope.metrics.device import device_timeline
+from kinetoscope.result import (
+    SCHEMA_VERSION,
+    Budget,
+    DeviceInfo,
+    Diagnosis,
+    Finding,
+    InputInfo,
+    StepTime,
+)
+from kinetoscope.result.finding import SEVERITIES
+from kinetoscope.rules.api import Outcome, Rule
+from kinetoscope.rules.precedence import apply_precedence
+from kinetoscope.rules.registry import all_rules, select_rules
+from kinetoscope.trace.job import Job, open_paths
+from kinetoscope.trace.trace import Trace
+from kinetoscope.verdict import decide, notes_for
+
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True)
+class DiagnoseOptions:
+    """What a caller may set.
+
+    Attributes:
+        select, ignore: rule code prefixes.
+        real_step_ms: unprofiled step time, ms; pins the profiling overhead.
+        source_root: folder with the program's sources, for exact lines and snippets.
+        preview: run rules that no recording has proved yet.
+    """
+
+    select: tuple[str, ...] = ()
+    ignore: tuple[str, ...] = ()
+    real_step_ms: float | None = None
+    source_root: Path | None = None
+    preview: bool = False
+
+
+def diagnose(
+    paths: Sequence[str | Path] | str | Path,
+    *,
+    options: DiagnoseOptions | None = None,
+    progress: Progress | None = None,
+) -> Diagnosis:
+    """Diagnose trace files, or folders of rank files.
+
+    Raises:
+        InputError: nothing could be read; the message names the file and the next step.
+        UsageError: a rule prefix that fits no rule.
+    """
+    options = options or DiagnoseOptions()
+    rules = select_rules(all_rules(), options.select, options.ignore, preview=options.preview)
+    given = [paths] if isinstance(paths, str | Path) else list(paths)
+    job = open_paths([Path(p) for p in given], progress=progress)
+    return diagnose_job(job, rules, options=options, progress=progress)
+
+
+def diagnose_job(
+    job: Job,
+    rules: tuple[Rule, ...],
+    *,
+    options: DiagnoseOptions | None = None,
+    progress: Progress | None = None,
+) -> Diagnosis:
+    """Diagnose what has been read."""
+    options = options or DiagnoseOptions()
+    analyses = _analyses(job, options)
+    lead = _leading(analyses)
+    outcomes = run_rules(lead, rules, progress)
+    findings = rank(finding for outcome in outcomes for finding in outcome.findings)
+    lines = _job_budget(analyses, lead)
+    step_time = lead.step_time
+    notes = notes_for(lead, job)
+    return Diagnosis(
+        schema_version=SCHEMA_VERSION,
+        kinetoscope=kinetoscope.__version__,
+        inputs=tuple(_input_info(trace) for trace in job.traces),
+        verdict=decide(lead, lines, findings),
+        step=StepTime(
+            count=lead.trace.steps.count,
+            source=lead.trace.steps.source,
+            time_ns=step_time,
+            recorded_ns=lead.step_ns,
+        ),
+        budget=lines,
+        device_timeline=tuple(
+            row
+            for i, a in enumerate(analyses)
+            for row in device_timeline(a.trace, _rank_of(a.trace, i))
+        ),
+        findings=findings,
+        rules=tuple(outcome.record() for outcome in outcomes),
+        notes=notes,
+    )
+
+
+def _analyses(job: Job, options: DiagnoseOptions) -> tuple[Analysis, ...]:
+    real = options.real_step_ms
+    shared = AnalysisOptions(
+        real_step_ns=round(real * 1e6) if real is not None else None,
+        source_root=options.source_root,
+    )
+    analyses = tuple(Analysis(trace, shared) for trace in job.traces)
+    for analysis in analyses:
+        analysis.peers = tuple(a for a in analyses if a is not analysis)
+    return analyses
+
+
+def _leading(analyses: tuple[Analysis, ...]) -> Analysis:
+    """The rank that sets the pace: the one that waits least in collectives.
+
+    In a synchronous job all ranks take the same time; the one that the others wait for spends
+    the least of it in communication, so its timeline shows the cause.
+    """
+    if len(analyses) == 1:
+        return analyses[0]
+
+    def waiting(analysis: Analysis) -> float:
+        device = analysis.device
+        if device is None:
+            return 1.0
+        from kinetoscope.metrics.intervals import measure
+
+        inside = device.within(*analysis.times.window)
+        return measure(inside.exposed_comm) / max(analysis.step_ns * analysis.steps, 1)
+
+    return min(analyses, key=waiting)
+
+
+def run_rules(
+    analysis: Analysis, rules: tuple[Rule, ...], progress: Progress | None = None
+) -> tuple[Outcome, ...]:
+    """Run every rule and let the stronger findings absorb the weaker ones."""
+    outcomes = []
+    for done, rule in enumerate(rules):
+        if progress:
+            progress("rules", done, len(rules))
+        outcomes.append(rule.run(analysis))
+    return apply_precedence(outcomes)
+
+
+def rank(findings: object) -> tuple[Finding, ...]:
+    """Best first: by severity, then by the likely gain weighted with confidence."""
+    return tuple(
+        sorted(
+            findings,  # type: ignore[call-overload]
+            key=lambda f: (
+                f.class_ == "quality",
+                SEVERITIES.index(f.severity),
+                -(f.gain.mid - 1) * f.confidence,
+                f.code,
+            ),
+        )
+    )
+
+
+def _job_budget(analyses: tuple[Analysis, ...], lead: Analysis) -> tuple[Budget, ...]:
+    """The leading rank's budget: the one whose lines sum to the job's step."""
+    return budget(lead)
+
+
+def _rank_of(trace: Trace, index: int) -> int:
+    return trace.header.rank if trace.header.rank is not None else index
+
+
+def _input_info(trace: Trace) -> InputInfo:
+    return InputInfo(
+        path=trace.path,
+        kind=trace.kind,
+        rank=trace.header.rank,
+        events=len(trace),
+        devices=tuple(DeviceInfo(d.id, d.name) for d in trace.header.devices),
+        torch=trace.header.torch,
+        damage=trace.damage,
+    )
+
+
+__all__ = ["DiagnoseOptions", "diagnose", "diagnose_job", "rank", "run_rules"]

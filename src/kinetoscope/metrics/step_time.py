@@ -1,0 +1,160 @@
+"""How long a step takes as recorded, and which stretch of the recording stands for it (M-1).
+
+The host-side distance of two step marks says how fast the host *issues* steps; the distance of
+the ends of their device work says how fast the device *finishes* them. The slower of the two is
+the pace of the program. Device events belong to the step in which they were launched: a device
+that lags behind carries kernels of steps that began before the recording, and those must not
+be counted as work of the recorded steps.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from kinetoscope.trace.kinds import DEVICE_WORK, Kind
+from kinetoscope.trace.links import rows_of
+from kinetoscope.trace.trace import IntArray, Trace
+
+_FIRST_STEP_FACTOR = 1.5
+_ONE_TIME_KINDS = (Kind.COMPILE, Kind.ALLOC_CALL)
+
+
+@dataclass(frozen=True)
+class StepTimes:
+    """Step times as recorded, ns.
+
+    Attributes:
+        recorded_ns: the step time T = max(median host period, median device period).
+        window: stretch of the device timeline that stands for the steady steps, [low, high).
+        host_window: the steady steps on the host.
+        steps_in_window: how many steps the window holds.
+        host_periods: distance of consecutive step marks.
+        device_periods: distance of the ends of consecutive steps' device work.
+        steady: which steps are steady; the first one is dropped when it is much longer.
+        orphan_rows: device events whose launch lies before the first step or was not recorded.
+        device_step: step of each row of `device_rows`, -1 for orphans.
+        device_rows: all device work rows, in time order.
+        cv: coefficient of variation of the periods that set the pace; 0 for fewer than two.
+    """
+
+    recorded_ns: int
+    window: tuple[int, int]
+    host_window: tuple[int, int]
+    steps_in_window: int
+    host_periods: IntArray
+    device_periods: IntArray
+    steady: tuple[int, ...]
+    orphan_rows: IntArray
+    device_rows: IntArray
+    device_step: IntArray
+    cv: float
+
+    @property
+    def device_bound(self) -> bool:
+        """True when the device's pace is the slower one by more than noise."""
+        if self.device_periods.size == 0 or self.host_periods.size == 0:
+            return False
+        return bool(np.median(self.device_periods) > 1.05 * np.median(self.host_periods))
+
+
+def step_times(trace: Trace) -> StepTimes:
+    """Measure the step (M-1)."""
+    steps = trace.steps
+    rows = rows_of(trace, *DEVICE_WORK)
+    device_step = _launch_step(trace, rows)
+    ends = _device_edges(trace, rows, device_step, steps.count)
+    steady = _steady(np.diff(steps.edges))
+    first, last = steady[0], steady[-1]
+    host = np.diff(steps.edges)[list(steady)]
+    device, window, inside = _device_pace(ends, steady)
+    if not inside:
+        window = _whole_window(trace, rows, device_step, steps.edges, first, last)
+        inside = len(steady)
+    host_pace = float(np.median(host))
+    irregular = _cv(device) > 0.5
+    device_pace = float(np.median(device)) if device.size else 0.0
+    if irregular:
+        device_pace = float(window[1] - window[0]) / inside
+        host_pace = float(host.mean())
+    pace = max(host_pace, device_pace)
+    if not device.size and rows.size:
+        # One step: the device may finish after the host has gone on.
+        pace = max(pace, float(window[1] - window[0]) / inside)
+    leading = device if device_pace >= host_pace and device.size else host
+    return StepTimes(
+        recorded_ns=max(int(round(pace)), 1),
+        window=window,
+        host_window=(int(steps.edges[first]), int(steps.edges[last + 1])),
+        steps_in_window=inside,
+        host_periods=host,
+        device_periods=device,
+        steady=steady,
+        orphan_rows=rows[device_step < 0],
+        device_rows=rows,
+        device_step=device_step,
+        cv=_cv(leading),
+    )
+
+
+def _launch_step(trace: Trace, rows: IntArray) -> IntArray:
+    """Step in which each device event was launched; -1 for orphans.
+
+    In a recording without any launch record (activities filtered, replayed graphs of some
+    vendors) the device event's own start decides.
+    """
+    launch = trace.links.launch[rows]
+    ts = trace.column("ts_ns")
+    if rows.size and (launch < 0).all():
+        return trace.steps.of(ts[rows])
+    return np.where(launch >= 0, trace.steps.of(ts[np.maximum(launch, 0)]), -1)
+
+
+def _device_edges(trace: Trace, rows: IntArray, step: IntArray, count: int) -> IntArray:
+    """Latest device end of each step; -1 for a step without device work."""
+    ends = np.full(count, -1, dtype=np.int64)
+    known = step >= 0
+    end = trace.column("ts_ns")[rows] + trace.column("dur_ns")[rows]
+    np.maximum.at(ends, step[known], end[known])
+    return ends
+
+
+def _steady(host: IntArray) -> tuple[int, ...]:
+    """Positions of the steady steps: without a first step that is still warming up."""
+    if host.size >= 3 and host[0] > _FIRST_STEP_FACTOR * np.median(host[1:]):
+        return tuple(range(1, host.size))
+    return tuple(range(host.size))
+
+
+def _device_pace(
+    ends: IntArray, steady: tuple[int, ...]
+) -> tuple[IntArray, tuple[int, int], int]:
+    """Device periods of the steady steps, and the window from the first to the last edge.
+
+    The step before the first steady one lends its end as the left edge when there is one.
+    """
+    first = max(steady[0] - 1, 0)
+    edges = ends[first : steady[-1] + 1]
+    edges = edges[edges >= 0]
+    edges = np.maximum.accumulate(edges) if edges.size else edges
+    if edges.size < 2 or edges[-1] <= edges[0]:
+        return np.empty(0, dtype=np.int64), (0, 0), 0
+    return np.diff(edges), (int(edges[0]), int(edges[-1])), edges.size - 1
+
+
+def _whole_window(
+    trace: Trace, rows: IntArray, step: IntArray, edges: IntArray, first: int, last: int
+) -> tuple[int, int]:
+    """Host window, stretched to the end of the device work that it launched."""
+    low, high = int(edges[first]), int(edges[last + 1])
+    mine = rows[(step >= first) & (step <= last)]
+    if mine.size:
+        high = max(high, int((trace.column("ts_ns")[mine] + trace.column("dur_ns")[mine]).max()))
+    return low, high
+
+
+def _cv(periods: IntArray) -> float:
+    if periods.size < 2 or periods.mean() <= 0:
+        return 0.0
+    return float(periods.std() / periods.mean())

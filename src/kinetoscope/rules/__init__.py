@@ -1,0 +1,1 @@
+"""The catalogue: one file a rule. `api` is the contract, `registry` finds the files."""

@@ -1,0 +1,190 @@
+"""The contract of a rule: what it declares, what it sees, what it may say.
+
+A rule is one module that ends with `RULE = Rule(...)`. Its docstring is its page. Its `check`
+gets an `Analysis` and its thresholds, and yields `Hit`s; the engine turns those into findings,
+decides severity, and makes sure that every rule answers on every trace.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from kinetoscope.analysis import Analysis, Need
+from kinetoscope.metrics.intervals import Intervals, empty
+from kinetoscope.result import Evidence, Finding, Fix, Gain, Location, RuleOutcome, Severity
+from kinetoscope.result.finding import NO_GAIN, SEVERITIES
+from kinetoscope.result.vocabulary import FindingClass, RuleStatus
+
+if TYPE_CHECKING:
+    from kinetoscope.testing import TraceBuilder
+
+NEED_TEXT: dict[Need, str] = {
+    "device": "device activity (activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA])",
+    "launches": "launch records that match the device's kernels",
+    "shapes": "input shapes (record_shapes=True)",
+    "stacks": "Python stacks (with_stack=True)",
+    "memory": "memory events (profile_memory=True)",
+    "ops": "host operators (ProfilerActivity.CPU)",
+    "steps": "at least two steps (call prof.step())",
+    "ranks": "the traces of several ranks",
+}
+
+SEVERITY_BOUNDS: tuple[tuple[float, Severity], ...] = (
+    (0.20, "critical"),
+    (0.10, "high"),
+    (0.05, "medium"),
+    (0.02, "low"),
+)
+"""Share of the step that the fix would save, and the severity from there on."""
+
+
+class Options(msgspec.Struct, frozen=True):
+    """Base of a rule's thresholds. Each field has a default and a docstring with its source."""
+
+
+@dataclass(frozen=True)
+class Example:
+    """A small trace on which the rule must fire or stay silent; a test and a part of the page."""
+
+    title: str
+    build: Callable[[TraceBuilder], object]
+    fires: bool
+
+
+@dataclass(frozen=True)
+class Hit:
+    """What a rule found, before the engine has made a finding of it.
+
+    Attributes:
+        confidence: 0.9 for a direct match of names, 0.7 for a numeric criterion, 0.4 for a hint.
+        claims: stretches of time whose cost this hit explains (idle pieces, kernels, host time);
+            precedence compares them.
+        at_most, at_least: bounds for the severity that follows from the gain.
+        keep: report even without a time gain (memory, correctness, quality).
+    """
+
+    message: str
+    evidence: tuple[Evidence, ...] = ()
+    locations: tuple[Location, ...] = ()
+    fix: Fix = field(default_factory=lambda: Fix(summary=""))
+    gain: Gain = NO_GAIN
+    confidence: float = 0.7
+    claims: Intervals = field(default_factory=empty)
+    at_most: Severity = "critical"
+    at_least: Severity = "info"
+    keep: bool = False
+
+
+Check = Callable[[Analysis, Any], Iterable[Hit]]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One anti-pattern.
+
+    Attributes:
+        code, name: `DL101`, `sync-dataloader-in-main-process`; the file is called after both.
+        class_: class of the findings.
+        summary: one sentence for lists.
+        needs: what the trace must contain.
+        options: default thresholds.
+        check: yields hits.
+        examples: at least one that fires and one that does not.
+        evidence: E reproduced on CPU, T seen in real device traces, S read in source, L hint.
+        references: where the pattern and its fix are described.
+        preview: off by default until a recording proves it.
+    """
+
+    code: str
+    name: str
+    class_: FindingClass
+    summary: str
+    check: Check
+    options: Options
+    examples: tuple[Example, ...]
+    needs: frozenset[Need] = frozenset()
+    since: str = "0.1"
+    evidence: str = "T"
+    references: tuple[str, ...] = ()
+    preview: bool = False
+
+    @property
+    def doc(self) -> str:
+        """The module's docstring: the rule's page in Markdown."""
+        return sys.modules[self.check.__module__].__doc__ or ""
+
+    def run(self, analysis: Analysis, options: Options | None = None) -> Outcome:
+        """Answer on any trace: fired, silent, skipped (what is missing) or errored."""
+        missing = [need for need in sorted(self.needs) if not analysis.has(need)]
+        if missing:
+            reason = "the recording lacks " + "; ".join(NEED_TEXT[need] for need in missing)
+            return Outcome(self, "skipped", reason=reason)
+        try:
+            hits = tuple(self.check(analysis, options or self.options))
+        except Exception as error:  # a broken rule must not take the others down
+            return Outcome(self, "errored", reason=f"{type(error).__name__}: {error}", error=error)
+        kept = tuple(hit for hit in hits if hit.keep or worth_saying(hit.gain))
+        if kept:
+            return Outcome(self, "fired", hits=kept)
+        reason = "found, but the fix would gain less than 2 % of the step" if hits else None
+        return Outcome(self, "silent", reason=reason)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one rule said about one trace."""
+
+    rule: Rule
+    status: RuleStatus
+    hits: tuple[Hit, ...] = ()
+    reason: str | None = None
+    error: Exception | None = None
+
+    def record(self) -> RuleOutcome:
+        """The line of the result's `rules`."""
+        return RuleOutcome(code=self.rule.code, status=self.status, reason=self.reason)
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """The hits as findings."""
+        return tuple(finding_of(self.rule, hit) for hit in self.hits)
+
+
+def saved_share(gain: Gain) -> float:
+    """Share of the step that a gain saves (its middle estimate): 1 - new / old."""
+    return max(0.0, 1.0 - 1.0 / gain.mid) if gain.mid > 0 else 0.0
+
+
+def worth_saying(gain: Gain) -> bool:
+    """Does a fix save at least 2 % of the step?"""
+    return saved_share(gain) >= SEVERITY_BOUNDS[-1][0]
+
+
+def severity_of(gain: Gain, at_most: Severity = "critical", at_least: Severity = "info") -> Severity:
+    """Severity by the share of the step that the fix saves, within bounds."""
+    share = saved_share(gain)
+    found: Severity = next((name for bound, name in SEVERITY_BOUNDS if share >= bound), "info")
+    order = SEVERITIES.index
+    rank = min(max(order(found), order(at_most)), order(at_least))
+    return SEVERITIES[rank]
+
+
+def finding_of(rule: Rule, hit: Hit) -> Finding:
+    """Make a finding of a rule's hit."""
+    return Finding(
+        code=rule.code,
+        name=rule.name,
+        class_=rule.class_,
+        severity=severity_of(hit.gain, hit.at_most, hit.at_least),
+        confidence=round(hit.confidence, 2),
+        message=hit.message,
+        evidence=hit.evidence,
+        locations=hit.locations,
+        fix=hit.fix,
+        gain=hit.gain,
+    )

@@ -1,0 +1,1 @@
+"""Rules about input: loading, preparing and copying batches."""

@@ -1,0 +1,146 @@
+"""The DataLoader works in the main process, and the device waits for it.
+
+## What it finds
+`enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__` takes a sizeable part of the step,
+and the device is idle for most of that time.
+
+## Why it matters
+With `num_workers=0` each batch is read, decoded and collated between two steps, by the thread
+that also launches the kernels. Nothing overlaps: the step becomes loading time plus compute time.
+
+## How to fix it
+Give the loader worker processes: `DataLoader(..., num_workers=4, persistent_workers=True)`.
+Start with as many workers as loading takes longer than the rest of the step, plus one, and no
+more than the machine has cores for each rank.
+
+## Limits
+A data set that lies in memory and costs less than a millisecond a batch gains nothing from
+workers: starting and feeding them costs more. The prediction assumes that workers scale until
+the loading time divided by their number meets the rest of the step; storage may not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from kinetoscope.analysis import Analysis
+from kinetoscope.metrics.activity import Cause
+from kinetoscope.metrics.intervals import clip, intersect, measure
+from kinetoscope.replay import Change
+from kinetoscope.result import Evidence, Fix
+from kinetoscope.rules.api import Example, Hit, Options, Rule
+from kinetoscope.trace.kinds import Kind
+from kinetoscope.units import duration, percent
+
+if TYPE_CHECKING:
+    from kinetoscope.testing import TraceBuilder
+
+_NAME = "_SingleProcessDataLoaderIter"
+_SLOW_WORKERS = 1.5
+"""The cautious estimate: workers deliver this much slower than the rest of the step needs."""
+
+
+class Thresholds(Options, frozen=True):
+    """When loading is worth a word."""
+
+    min_share: float = 0.05
+    """Loading time as a share of the step; TensorBoard's plugin used the same border."""
+    min_exposed: float = 0.5
+    """Part of the loading time in which the device is idle."""
+    most_workers: int = 16
+    """Most workers to propose; the number that hides loading behind the rest of the step is
+    loading time / rest, rounded up, plus one."""
+
+
+def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
+    """Compare the loader's annotations with the device's idle time."""
+    rows = analysis.in_steps(analysis.rows(Kind.LOADER))
+    names = [analysis.trace.names[i] for i in analysis.trace.column("name_id")[rows]]
+    rows = rows[np.array([_NAME in name for name in names], dtype=bool)]
+    if rows.size == 0:
+        return
+    loading = analysis.extent(rows)
+    share = measure(loading) / (analysis.step_ns * analysis.steps_on_host)
+    seen = clip(loading, *analysis.window)
+    exposed = measure(intersect(seen, analysis.idle_under(Cause.LOADER))) / max(measure(seen), 1)
+    if share < options.min_share or (analysis.device and exposed < options.min_exposed):
+        return
+    per_step = measure(loading) // analysis.steps_on_host
+    rest = max(analysis.step_ns - per_step, 1)
+    workers = min(-(-per_step // rest) + 1, options.most_workers)
+    yield Hit(
+        message=(
+            f"The DataLoader takes {duration(per_step)} of each step in the main process; "
+            f"the device is idle for {percent(exposed)} of it."
+            if analysis.device
+            else f"The DataLoader takes {duration(per_step)} of each step in the main process."
+        ),
+        evidence=(
+            Evidence("loader_time", per_step, "ns"),
+            Evidence("loader_share", round(min(share, 1.0), 4), "ratio", "derived"),
+        ),
+        locations=analysis.locations(*_work(analysis, rows)) or analysis.locations(rows),
+        fix=Fix(
+            summary="Load batches in worker processes, and keep the workers alive.",
+            snippet=f"DataLoader(..., num_workers={workers}, persistent_workers=True, "
+            "pin_memory=True)",
+            reference="https://docs.pytorch.org/docs/stable/data.html#multi-process-data-loading",
+        ),
+        gain=analysis.gain(
+            Change(host_cut=loading, step_floor_ns=int(_SLOW_WORKERS * rest)),
+            Change(host_cut=loading),
+        ),
+        confidence=0.9,
+        claims=loading,
+    )
+
+
+def _work(analysis: Analysis, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:  # type: ignore[type-arg]
+    """Host events inside the loader with the time that they themselves took."""
+    tree = analysis.trace.tree
+    segments = analysis.trace.tree.segments
+    low, high = analysis.extent(rows)
+    at = np.searchsorted(low, segments.start, side="right") - 1
+    inside = (at >= 0) & (segments.end <= high[np.maximum(at, 0)])
+    inside &= np.isin(segments.thread, np.unique(analysis.trace.column("thread")[rows]))
+    user = tree.user_frame[tree.node_of[segments.row]] >= 0
+    chosen = inside & user
+    return segments.row[chosen], (segments.end - segments.start)[chosen]
+
+
+def _slow(t: TraceBuilder) -> None:
+    for step in range(4):
+        at = step * 10_000
+        t.step(at, 10_000)
+        t.loader(at, 8_000, workers=0)
+        t.kernel("gemm", at + 8_100, 1_500, launch_at=at + 8_050)
+
+
+def _quick(t: TraceBuilder) -> None:
+    for step in range(4):
+        at = step * 10_000
+        t.step(at, 10_000)
+        t.loader(at, 200, workers=0)
+        t.kernel("gemm", at + 300, 9_500, launch_at=at + 250)
+
+
+RULE = Rule(
+    code="DL101",
+    name="sync-dataloader-in-main-process",
+    class_="data_loading",
+    summary="The DataLoader works in the main process while the device waits.",
+    check=check,
+    options=Thresholds(),
+    evidence="ET",
+    references=(
+        "https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html",
+        "https://docs.pytorch.org/docs/stable/data.html#multi-process-data-loading",
+    ),
+    examples=(
+        Example("a loader that takes 80 % of the step", _slow, fires=True),
+        Example("a loader that takes 2 % of the step", _quick, fires=False),
+    ),
+)

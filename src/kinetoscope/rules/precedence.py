@@ -1,0 +1,94 @@
+"""One cause, one finding: which finding absorbs which (RULES.md, Appendix F).
+
+A finding is absorbed when a stronger one explains most of the same stretch of time, or the same
+place when neither claims time. The absorbed rule is reported as silent, with the reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from kinetoscope.metrics.intervals import Intervals, intersect, measure
+from kinetoscope.rules.api import Hit, Outcome
+
+_ALWAYS = 0.0
+_OVERLAP = 0.5
+
+#: (winner, losers, share of the loser's claim that the winner must explain).
+ABSORBS: tuple[tuple[str, tuple[str, ...], float], ...] = (
+    ("PR914", ("FW",), _ALWAYS),
+    ("FW521", ("FW502", "FW503", "FW505", "FW501", "FW517", "FW504"), 0.3),
+    ("FW511", ("FW501", "FW503", "FW504", "FW505", "FW507", "FW516", "FW517", "FW520"), 0.3),
+    ("FW534", ("FW501", "FW503", "FW510"), 0.3),
+    ("FW510", ("FW501",), _OVERLAP),
+    ("DL103", ("DL101", "DL102", "DL108", "FW501", "FW517"), 0.3),
+    ("DL101", ("FW501", "FW517", "FW516", "FW520"), _OVERLAP),
+    ("DL102", ("FW501", "FW517"), _OVERLAP),
+    ("DL104", ("FW501", "FW517", "DL105", "DL107", "IN612"), 0.3),
+    ("IN612", ("FW501", "FW517", "DL105", "DL107"), 0.3),
+    ("MM309", ("DL105", "DL107", "FW503", "FW517", "DL104", "IN612"), 0.3),
+    ("FW520", ("DL105", "DL107", "FW517", "FW501"), 0.3),
+    ("DL105", ("DL107",), 0.3),
+    ("MM303", ("MM302", "FW505", "FW503"), 0.3),
+    ("FW516", ("FW501", "FW502", "FW503", "FW504", "CP212", "CP214"), 0.3),
+    ("FW507", ("FW502", "FW501", "FW516", "CP212"), _OVERLAP),
+    ("FW504", ("FW503",), 0.3),
+    ("FW503", ("FW505", "FW501"), 0.3),
+    ("CP206", ("CP212", "CP221", "CP222", "CP207"), 0.3),
+    ("CP201", ("CP204", "CP205"), 0.3),
+    ("CP202", ("CP204", "CP205", "CP203"), 0.3),
+    ("CP211", ("CP201", "CP204", "CP205"), 0.3),
+    ("CP208", ("CP222", "CP204"), 0.3),
+    ("CP222", ("MM309",), 0.3),
+    ("CM406", ("CM401", "CM402", "CM410"), 0.3),
+    ("CM408", ("CM401", "CM402", "CM403"), 0.3),
+    ("CM412", ("CM401", "CM402", "CM403", "FW501"), 0.3),
+    ("CM418", ("CM401", "CM402", "CM403", "CM417", "FW501", "FW517"), 0.3),
+    ("CM403", ("CM401", "CM402"), 0.3),
+    ("IN602", ("FW501", "FW502"), 0.3),
+    ("IN603", ("CP203", "FW501"), 0.3),
+)
+
+
+def apply_precedence(outcomes: Sequence[Outcome]) -> tuple[Outcome, ...]:
+    """Drop hits that a stronger hit explains; the outcome then says which one."""
+    by_code = {outcome.rule.code: outcome for outcome in outcomes}
+    result = dict(by_code)
+    for winner, losers, share in ABSORBS:
+        strong = result.get(winner)
+        if strong is None or not strong.hits:
+            continue
+        for code in list(result):
+            if code != winner and code.startswith(losers) and result[code].hits:
+                result[code] = _absorb(strong, result[code], share)
+    return tuple(result[outcome.rule.code] for outcome in outcomes)
+
+
+def _absorb(strong: Outcome, weak: Outcome, share: float) -> Outcome:
+    kept = tuple(
+        hit for hit in weak.hits if not any(_explains(by, hit, share) for by in strong.hits)
+    )
+    if kept == weak.hits:
+        return weak
+    if kept:
+        return replace(weak, hits=kept)
+    return replace(weak, status="silent", hits=(), reason=f"explained by {strong.rule.code}")
+
+
+def _explains(strong: Hit, weak: Hit, share: float) -> bool:
+    if share == _ALWAYS:
+        return True
+    claimed = _length(weak.claims)
+    if claimed and _length(strong.claims):
+        return measure(intersect(weak.claims, strong.claims)) >= share * claimed
+    return _same_place(strong, weak)
+
+
+def _same_place(a: Hit, b: Hit) -> bool:
+    places = {(p.file, p.function) for p in a.locations if p.function}
+    return any((p.file, p.function) in places for p in b.locations)
+
+
+def _length(claims: Intervals) -> int:
+    return measure(claims)

@@ -1,0 +1,159 @@
+"""What the names of host events mean: Python frames, engine calls, waits.
+
+Kernel names, runtime calls and categories are the business of `classify`; this module knows how
+torch and Python name frames. Both decide per distinct name, never per event.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from dataclasses import dataclass
+
+import msgspec
+
+_FRAME = re.compile(r"^(?P<file>.+?)\((?P<line>\d+)\): (?P<function>.*)$", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Frame:
+    """A Python frame's name, taken apart. `line` is the first line of the function."""
+
+    file: str
+    line: int
+    function: str
+
+
+def parse_frame(name: str) -> Frame | None:
+    """Split `file.py(12): func`; None for built-ins, modules and damaged names.
+
+    Line 0 and unprintable text come from damaged recordings and are no place in a program.
+    """
+    match = _FRAME.match(name)
+    if match is None or not name.isprintable() or match["line"] == "0":
+        return None
+    return Frame(match["file"].replace("\\", "/"), int(match["line"]), match["function"])
+
+
+_LIBRARY_PARTS = ("/site-packages/", "/dist-packages/", "/torch/", "/lib/python3", "/lib64/python3")
+
+#: Packages whose frames torch writes relative to `sys.path`, so without `site-packages`.
+_LIBRARIES = frozenset(
+    """torch torchvision torchaudio torchdata torchtext torchrec torchmetrics torchao functorch
+    triton numpy scipy pandas sklearn PIL cv2 skimage imageio transformers accelerate datasets
+    tokenizers sentencepiece tiktoken huggingface_hub safetensors peft diffusers timm einops
+    lightning pytorch_lightning lightning_fabric deepspeed apex flash_attn xformers bitsandbytes
+    fairscale megatron transformer_engine vllm sglang sympy networkx tqdm matplotlib wandb
+    tensorboard mlflow hydra omegaconf pydantic yaml requests urllib3 fsspec pyarrow joblib
+    numba cupy jax optax onnx onnxruntime gpytorch torch_geometric albumentations kornia nltk
+    spacy absl google attr attrs click rich psutil packaging setuptools pkg_resources
+    kinetoscope""".split()
+)
+#: Names of the standard library that people give to their own scripts.
+_OFTEN_OWN = frozenset({"test", "profile", "trace", "code", "run", "main", "this", "statistics"})
+_STANDARD = frozenset(sys.stdlib_module_names) - _OFTEN_OWN
+
+
+def is_user_file(file: str) -> bool:
+    """Does this file belong to the user's program rather than to a library or Python itself?"""
+    if file.startswith("<") or any(part in file for part in _LIBRARY_PARTS):
+        return False
+    if file.startswith("/"):
+        return True
+    top = file.partition("/")[0]
+    return top.removesuffix(".py") not in _LIBRARIES and top.removesuffix(".py") not in _STANDARD
+
+
+def is_engine_call(name: str) -> bool:
+    """The autograd engine's own event around one backward node."""
+    return name.startswith("autograd::engine::evaluate_function")
+
+
+def is_loader_frame(name: str) -> bool:
+    """Frames of the DataLoader, its workers' plumbing included."""
+    return "torch/utils/data/" in name or name.startswith(
+        ("torchdata/", "nvidia/dali", "ffcv/", "webdataset/")
+    )
+
+
+def is_compile_frame(name: str) -> bool:
+    """Frames of a compiler at work; running compiled code goes through none of these."""
+    return name.startswith(_COMPILE_FILES) or any(part in name for part in _COMPILE_PARTS)
+
+
+_COMPILE_FILES = ("torch/_inductor/compile_fx", "torch/_inductor/graph.py", "triton/compiler/")
+_COMPILE_PARTS = (
+    "torch/_dynamo/convert_frame.py",
+    "torch/_dynamo/symbolic_convert.py",
+    "torch/_dynamo/output_graph.py",
+    "torch/_inductor/scheduler.py",
+    "torch/_inductor/codecache.py",
+)
+
+
+def is_checkpoint_frame(name: str) -> bool:
+    """Frames that write a checkpoint."""
+    return (
+        ("torch/serialization.py(" in name and name.endswith((": save", ": _save", ": _legacy_save")))
+        or "torch/distributed/checkpoint/" in name
+    )
+
+
+def is_collective_wait_frame(name: str) -> bool:
+    """Frames in which the host waits for a collective."""
+    return name.startswith("<built-in method wait of ") and "Work" in name
+
+
+def is_autograd_wait(name: str) -> bool:
+    """The main thread inside `backward()`, while the engine's threads do the work."""
+    return name.startswith("<built-in method run_backward of ") or name.endswith(
+        ": _engine_run_backward"
+    )
+
+
+_WAIT_NAMES = (
+    "<built-in method acquire of _thread.",
+    "<built-in method poll of select.",
+    "<built-in method poll of _multiprocessing",
+    "<built-in function sleep>",
+    "<built-in method select of",
+    "<built-in function select>",
+    "<built-in method recv of",
+    "<built-in method recv_into of",
+    "<built-in function waitpid>",
+    "<built-in method get of _queue.",
+)
+_WAIT_FRAMES = (
+    re.compile(r"^threading\.py\(\d+\): (wait|join|_wait_for_tstate_lock)$"),
+    re.compile(r"^queue\.py\(\d+\): get$"),
+    re.compile(r"^selectors\.py\(\d+\): select$"),
+    re.compile(r"^multiprocessing/connection\.py\(\d+\): (wait|poll|_poll|recv|_recv)$"),
+    re.compile(r"^concurrent/futures/_base\.py\(\d+\): (result|wait)$"),
+    re.compile(r"^subprocess\.py\(\d+\): (wait|_wait|communicate)$"),
+)
+
+
+def is_wait(name: str) -> bool:
+    """Frames that wait for a lock, a queue, a socket or the clock: waiting, not working."""
+    return name.startswith(_WAIT_NAMES) or any(p.match(name) for p in _WAIT_FRAMES)
+
+
+_STACK_LINE = re.compile(r"(?P<file>[^\n;]+?)\((?P<line>\d+)\): (?P<function>[^\n;]+)")
+
+
+def parse_call_stack(extra: str) -> list[tuple[str, int, str]]:
+    """Entries (file, line, function) of an operator's `Call stack`, innermost first.
+
+    `extra` is the raw JSON of the remaining args. The lines are those of the calls themselves
+    (torch 1.8 to 1.11).
+    """
+    if "Call stack" not in extra:
+        return []
+    try:
+        stack = msgspec.json.decode(extra).get("Call stack", "")
+    except msgspec.DecodeError:
+        return []
+    return [
+        (m["file"].strip().replace("\\", "/"), int(m["line"]), m["function"].strip())
+        for m in _STACK_LINE.finditer(str(stack))
+    ]
