@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,9 +13,9 @@ import polars as pl
 from kinetoscope.errors import EmptyTraceError
 from kinetoscope.result.diagnosis import Damage
 from kinetoscope.trace.readers import _columns, _filter, _lanes, _processes
-from kinetoscope.trace.readers._decode import Part
 from kinetoscope.trace.readers._header import make_header, parse_frame, whole
 from kinetoscope.trace.readers._kinds import RowKinds, decide
+from kinetoscope.trace.readers._part import Part
 from kinetoscope.trace.readers._repair import LOSSY, Repairs, merge_all
 from kinetoscope.trace.readers._serial import Frame
 from kinetoscope.trace.trace import Trace
@@ -41,11 +40,9 @@ def assemble(path: Path, parts: Sequence[Part], frame: Frame) -> Trace:
         raise _empty(path, parts, repairs)
     shift, base = _base(merged.values("ts"), order, values)
     events = _event_table(merged, kinds, order, shift)
-    phases: Counter[str] = Counter()
-    for part in parts:
-        phases.update(part.phases)
-    if phases["[OutOfMemory]"]:
-        values["out_of_memory_events"] = phases["[OutOfMemory]"]
+    out_of_memory = sum(part.phases.get("[OutOfMemory]", 0) for part in parts)
+    if out_of_memory:
+        values["out_of_memory_events"] = out_of_memory
     names = tuple(merged.names)
     header = make_header(
         values,
@@ -58,7 +55,7 @@ def assemble(path: Path, parts: Sequence[Part], frame: Frame) -> Trace:
         names=names,
         texts=tuple(text.decode("utf-8", "replace") for text in merged.texts),
         threads=tuple(lanes.threads),
-        memory=_memory_table(parts, merged, lanes, shift),
+        memory=_memory_table(parts, lanes, shift),
         header=header,
         damage=_damage(repairs),
     )
@@ -112,49 +109,33 @@ def _event_table(
     corr[corr <= 0] = -1
     _processes.separate(corr, ts, kind, thread, kinds.process_of_thread)
     table["corr"] = pl.Series(corr)
-    for name, column in _PLAIN.items():
-        table[name] = pl.Series(merged.take(column, order))
+    for name in ("ext_id", "seq", "py_id", "py_parent", "bytes"):
+        table[name] = pl.Series(merged.take(name, order))
+    shape, texts = merged.take("shape", order), merged.shape_table()
+    for number, name in enumerate(("dims_id", "types_id", "strides_id", "concrete_id")):
+        table[name] = pl.Series(texts[shape, number])
+    table["launch_id"] = pl.Series(merged.take("launch", order))
     table["extra_id"] = pl.Series(extra)
     return pl.DataFrame(table)
 
 
-_PLAIN = {
-    "ext_id": "ext_id",
-    "seq": "seq",
-    "py_id": "py_id",
-    "py_parent": "py_parent",
-    "bytes": "bytes",
-    "dims_id": "dims",
-    "types_id": "types",
-    "strides_id": "strides",
-    "concrete_id": "concrete",
-    "launch_id": "launch",
-}
-
-
-def _memory_table(
-    parts: Sequence[Part], merged: _columns.Merged, lanes: _lanes.Lanes, shift: int
-) -> pl.DataFrame:
-    rows: list[tuple[int, ...]] = []
+def _memory_table(parts: Sequence[Part], lanes: _lanes.Lanes, shift: int) -> pl.DataFrame:
+    rows = np.concatenate([part.memory for part in parts])
+    threads: list[int] = []
     for part in parts:
-        for ts, lane, values in part.memory:
-            key = _lanes.lane_key(part.lanes[lane])
-            rows.append((ts - shift, lanes.host(key), *values))
-    rows.sort(key=lambda row: row[0])
-    schema = {
-        "ts_ns": np.int64,
-        "thread": np.int32,
-        "bytes": np.int64,
-        "addr": np.int64,
-        "device": np.int16,
-        "allocated": np.int64,
-        "reserved": np.int64,
-    }
-    columns = zip(*rows, strict=True) if rows else [()] * len(schema)
+        numbers = {i: lanes.host(_lanes.lane_key(part.lanes[i])) for i in set(part.memory[:, 1].tolist())}
+        threads.extend(numbers[i] for i in part.memory[:, 1].tolist())
+    order = np.argsort(rows[:, 0], kind="stable")
+    rows, thread = rows[order], np.array(threads, dtype=np.int32)[order]
     return pl.DataFrame(
         {
-            name: pl.Series(_columns.int_array(values).astype(dtype))
-            for (name, dtype), values in zip(schema.items(), columns, strict=True)
+            "ts_ns": pl.Series(rows[:, 0] - shift),
+            "thread": pl.Series(thread),
+            "bytes": pl.Series(rows[:, 2]),
+            "addr": pl.Series(rows[:, 3]),
+            "device": pl.Series(rows[:, 4].astype(np.int16)),
+            "allocated": pl.Series(rows[:, 5]),
+            "reserved": pl.Series(rows[:, 6]),
         }
     )
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from kinetoscope.trace.kinds import Family, Kind
-from kinetoscope.trace.readers._decode import Chunk, Part, wrap64
+from kinetoscope.trace.readers._part import Chunk, Part, Stored
 
 Array = npt.NDArray[Any]
 
@@ -25,10 +25,7 @@ _TYPES: dict[str, Any] = {
     "bytes": np.int64,
     "py_id": np.int32,
     "py_parent": np.int32,
-    "dims": np.int32,
-    "types": np.int32,
-    "strides": np.int32,
-    "concrete": np.int32,
+    "shape": np.int32,
     "launch": np.int32,
     "extra": np.int32,
 }
@@ -36,7 +33,9 @@ _POOL_OF = {
     "name": "names",
     "cat": "categories",
     "lane": "lanes",
-    **dict.fromkeys(("dims", "types", "strides", "concrete", "launch", "extra"), "texts"),
+    "shape": "shapes",
+    "launch": "texts",
+    "extra": "texts",
 }
 
 
@@ -44,7 +43,7 @@ class Merged:
     """One view of several parts; a column's chunks are freed when it is taken.
 
     Attributes:
-        names, categories, lanes, texts: the merged pools.
+        names, categories, lanes, texts, shapes: the merged pools.
         rows: number of events before any is left out.
     """
 
@@ -53,24 +52,37 @@ class Merged:
         self.categories: list[str] = []
         self.lanes: list[Any] = []
         self.texts: list[bytes] = []
+        self.shapes: list[tuple[int, ...]] = []
         self._maps: list[dict[str, Array | None]] = [{} for _ in parts]
         for pool in ("names", "categories", "lanes", "texts"):
-            self._merge_pool(pool, parts)
+            self._merge_pool(pool, parts, [getattr(part, pool) for part in parts])
+        self._merge_pool("shapes", parts, [self._merged_shapes(n, p) for n, p in enumerate(parts)])
         chunks = [(chunk, number) for number, part in enumerate(parts) for chunk in part.chunks]
         chunks.sort(key=lambda pair: pair[0].index)
         self._chunks: list[tuple[Chunk, int]] = chunks
         self.rows = sum(chunk.rows for chunk, _ in chunks)
 
-    def _merge_pool(self, pool: str, parts: Sequence[Part]) -> None:
+    def _merge_pool(self, pool: str, parts: Sequence[Part], keys: Sequence[list[Any]]) -> None:
         if len(parts) == 1:
-            setattr(self, pool, getattr(parts[0], pool))
+            setattr(self, pool, keys[0])
             self._maps[0][pool] = None
             return
         numbers: dict[Any, int] = {}
-        for part, maps in zip(parts, self._maps, strict=True):
-            own = [numbers.setdefault(key, len(numbers)) for key in getattr(part, pool)]
-            maps[pool] = np.array([*own, -1], dtype=np.int32)  # -1 stays -1
+        for own, maps in zip(keys, self._maps, strict=True):
+            merged = [numbers.setdefault(key, len(numbers)) for key in own]
+            maps[pool] = np.array([*merged, -1], dtype=np.int32)  # -1 stays -1
         setattr(self, pool, list(numbers))
+
+    def _merged_shapes(self, number: int, part: Part) -> list[tuple[int, ...]]:
+        mapping = self._maps[number]["texts"]
+        if mapping is None:
+            return part.shapes
+        shapes = np.array(part.shapes, dtype=np.int32).reshape(-1, 4)
+        return list(map(tuple, mapping[shapes].tolist()))
+
+    def shape_table(self) -> Array:
+        """(shapes + 1, 4) text numbers of dims, types, strides, concrete; the last row is -1."""
+        return np.array([*self.shapes, (-1,) * 4], dtype=np.int32)
 
     def values(self, column: str) -> Array:
         """The column over all chunks in file order, -1 where a chunk lacks it."""
@@ -86,6 +98,8 @@ class Merged:
         values = chunk.columns.get(column)
         if values is None:
             return -1
+        if isinstance(values, Stored):
+            values = values.load()
         pool = _POOL_OF.get(column)
         mapping = self._maps[number][pool] if pool else None
         return values if mapping is None else mapping[values]
@@ -107,12 +121,3 @@ def mark_collectives(kind: Array, family: Array, extra: Array, texts: Sequence[b
     rows[rows] = named[extra[rows]]
     kind[rows] = Kind.COLLECTIVE
     family[rows] = Family.NONE
-
-
-def int_array(values: Iterable[int]) -> Array:
-    """int64 of whole numbers of any size; those beyond 64 bit signed are wrapped."""
-    numbers = list(values)
-    try:
-        return np.array(numbers, dtype=np.int64)
-    except OverflowError:
-        return np.array([wrap64(number) for number in numbers], dtype=np.int64)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
 from itertools import compress
 from operator import attrgetter
 from typing import Any
@@ -14,115 +12,118 @@ import numpy as np
 import numpy.typing as npt
 
 from kinetoscope.trace.readers import _schema, _times
-from kinetoscope.trace.readers._repair import Repairs, repair_events
+from kinetoscope.trace.readers._part import Chunk, Part, int_array
+from kinetoscope.trace.readers._repair import repair_events
 from kinetoscope.trace.readers._schema import EMPTY_ARGS, Event, ExactEvent
 
 Array = npt.NDArray[Any]
-Lane = tuple[Any, Any, Any, Any]
 
 
 class Pool(dict[Any, int]):
     """Gives each distinct key the next number on first sight."""
 
-    first = 0
+    def __init__(self, missing: Any = None) -> None:
+        super().__init__()
+        self._first = 0
+        if missing is not None:
+            self[missing] = -1
+            self._first = 1
 
     def __missing__(self, key: Any) -> int:
-        number = len(self) - self.first
+        number = len(self) - self._first
         self[key] = number
         return number
 
+    def numbers(self, keys: Iterable[Any], count: int) -> Array:
+        """The number of each key."""
+        return np.fromiter(map(self.__getitem__, keys), dtype=np.int32, count=count)
 
-def _text_pool() -> Pool:
-    pool = Pool()
-    pool.first = 1
-    pool[b""] = -1
-    return pool
-
-
-@dataclass
-class Chunk:
-    """The columns of one piece; a column that is missing is -1 throughout."""
-
-    index: int
-    rows: int
-    columns: dict[str, Array]
+    def keys_in_order(self) -> list[Any]:
+        """The distinct keys, by number."""
+        return list(self)[self._first :]
 
 
-@dataclass
-class Part:
-    """What one process has read."""
-
-    chunks: list[Chunk] = field(default_factory=list)
-    names: list[str] = field(default_factory=list)
-    categories: list[str] = field(default_factory=list)
-    lanes: list[Lane] = field(default_factory=list)
-    texts: list[bytes] = field(default_factory=list)
-    memory: list[tuple[int, int, tuple[int, ...]]] = field(default_factory=list)
-    """(ts, lane, (bytes, addr, device, allocated, reserved)) of each `[memory]` instant."""
-    metadata: list[tuple[str, Any, Any, str]] = field(default_factory=list)
-    """(kind, pid, tid, text) of each `M` event."""
-    open_pairs: list[tuple[int, Any]] = field(default_factory=list)
-    """`B` and `E` events with the piece they stand in; never leaves its process."""
-    repairs: Repairs = field(default_factory=Repairs)
-    phases: Counter[str] = field(default_factory=Counter)
-
-
+# Which keys can stand in the args of a category: a column that cannot be there is not looked for.
+_ANY, _PYTHON, _OPERATOR, _RUNTIME, _DEVICE = range(5)
 _GROUPS = {
-    "python_function": 1,
-    "cpu_op": 2,
-    "operator": 2,
-    "user_annotation": 2,
-    "cuda_runtime": 3,
-    "cuda_driver": 3,
-    "kernel": 4,
-    "gpu_memcpy": 4,
-    "gpu_memset": 4,
+    "python_function": _PYTHON,
+    "cpu_op": _OPERATOR,
+    "Operator": _OPERATOR,
+    "user_annotation": _OPERATOR,
+    "cuda_runtime": _RUNTIME,
+    "cuda_driver": _RUNTIME,
+    "Runtime": _RUNTIME,
+    "kernel": _DEVICE,
+    "Kernel": _DEVICE,
+    "gpu_memcpy": _DEVICE,
+    "gpu_memset": _DEVICE,
 }
-"""Which keys can stand in the args of a category; 0 is all of them."""
+_TRIGGERS = {
+    _ANY: [name for name, _ in _schema.EXTRA_KEYS[: _schema.EXTRA_TRIGGERS]],
+    _PYTHON: ["call_from", "call_stack"],
+    _OPERATOR: [name for name, _ in _schema.EXTRA_KEYS[: _schema.EXTRA_TRIGGERS - 2]],
+    _RUNTIME: [],
+    _DEVICE: ["collective", "group_name"],
+}
 
-_FLOWS_AND_SPANS = frozenset({"X", "s", "t", "f"})
-_TEXT_COLUMNS = ("dims", "types", "strides", "concrete")
-_GET_TRIGGERS = [attrgetter(name) for name, _ in _schema.EXTRA_KEYS[: _schema.EXTRA_TRIGGERS]]
+SHAPE_SEPARATOR = b"\x1e"
+"""Between the four texts of one shape; JSON cannot hold it unescaped."""
+
+_GET_SHAPE = attrgetter("dims", "types", "strides", "concrete")
 _GET_LAUNCH = attrgetter(*_schema.LAUNCH_ATTRIBUTES)
-_GET_LANE = attrgetter("pid", "tid")
+_GET_PLACE = attrgetter("cat", "pid", "tid")
+_GET_NAME, _GET_PHASE, _GET_ARGS = attrgetter("name"), attrgetter("ph"), attrgetter("args")
 
 
 class Decoder:
-    """Turns pieces of a trace into columns; the pools live as long as the decoder."""
+    """Turns pieces of a trace into columns; the pools live as long as the decoder.
 
-    def __init__(self) -> None:
+    Args:
+        emit: takes each finished chunk; the default keeps them in the part.
+    """
+
+    def __init__(self, emit: Callable[[Chunk], None] | None = None) -> None:
         self.part = Part()
+        self._emit = emit or self.part.chunks.append
         self._names = Pool()
         self._categories = Pool()
         self._lanes = Pool()
-        self._texts = _text_pool()
-        self._groups: list[int] = []
-        self._fast = msgspec.json.Decoder(list[Event])
-        self._exact = msgspec.json.Decoder(list[ExactEvent])
+        self._texts = Pool(missing=b"")
+        self._shapes = Pool(missing=SHAPE_SEPARATOR * 3)
+        self._places = Pool()
+        self._place_tables = np.zeros((3, 0), dtype=np.int32)
+        self._memory: list[tuple[int, ...]] = []
+        self._fast = msgspec.json.Decoder(list[Event], strict=False)
+        self._exact = msgspec.json.Decoder(list[ExactEvent], strict=False)
         self._use_exact = False
 
     def add(self, index: int, text: bytes | bytearray) -> None:
-        """Decode one piece, a JSON array of events, and append its columns."""
+        """Decode one piece, a JSON array of events, and emit its columns."""
         events = self._events(text)
-        others = [e for e in events if e.ph not in _FLOWS_AND_SPANS]
-        if others:
-            self._add_others(index, others)
-        spans = [e for e in events if e.ph == "X"]
-        if spans:
-            self.part.chunks.append(Chunk(index, len(spans), self._columns(spans)))
+        phases = list(map(_GET_PHASE, events))
+        spans = len(events) - phases.count("s") - phases.count("f") - phases.count("t")
+        if phases.count("X") != spans:
+            self._add_others(e for e in events if e.ph not in _FLOWS_AND_SPANS)
+        if phases.count("X"):
+            self.add_spans(index, [e for e in events if e.ph == "X"])
+
+    def add_spans(self, index: int, spans: Sequence[Any]) -> None:
+        """Emit the columns of events that are already typed."""
+        self._emit(Chunk(index, len(spans), self._columns(spans)))
 
     def finish(self) -> Part:
-        """The columns with the pools in the order of their numbers."""
+        """The pools, and the columns unless they were emitted elsewhere."""
         part = self.part
-        part.names = list(self._names)
-        part.categories = list(self._categories)
-        part.lanes = list(self._lanes)
-        part.texts = list(self._texts)[1:]
+        part.shapes = [self._split_shape(shape) for shape in self._shapes.keys_in_order()]
+        part.names = [name or "" for name in self._names.keys_in_order()]
+        part.categories = [category or "" for category in self._categories.keys_in_order()]
+        part.lanes = self._lanes.keys_in_order()
+        part.texts = self._texts.keys_in_order()
+        part.memory = int_array([v for row in self._memory for v in row]).reshape(-1, 7)
         return part
 
-    def add_events(self, index: int, events: Sequence[Any]) -> None:
-        """Append events that are already typed (`B`/`E` pairs made into spans)."""
-        self.part.chunks.append(Chunk(index, len(events), self._columns(events)))
+    def _split_shape(self, shape: bytes) -> tuple[int, ...]:
+        return tuple(map(self._texts.__getitem__, shape.split(SHAPE_SEPARATOR)))
 
     # -- events ------------------------------------------------------------------------------
 
@@ -135,109 +136,117 @@ class Decoder:
                 self._use_exact = True
             return self._exact.decode(text)
         except (msgspec.DecodeError, UnicodeDecodeError):
-            pass
-        try:
-            return self._exact.decode(text)
-        except (msgspec.DecodeError, UnicodeDecodeError):
             return repair_events(bytes(text), self.part.repairs)
 
-    def _add_others(self, index: int, events: Iterable[Any]) -> None:
+    def _add_others(self, events: Iterable[Any]) -> None:
         part = self.part
         for event in events:
-            part.phases[event.ph] += 1
+            part.count_phase(event.ph)
             args = event.args or EMPTY_ARGS
             if event.ph == "M":
                 text = bytes(args.meta_name) or bytes(args.meta_labels)
                 part.metadata.append((event.name or "", event.pid, event.tid, _plain(text)))
             elif event.ph in {"B", "E"}:
-                part.open_pairs.append((index, event))
+                part.open_pairs.append(event)
             elif event.name == "[memory]":
                 self._add_memory(event, args)
             elif event.name == "[OutOfMemory]":
-                part.phases["[OutOfMemory]"] += 1
+                part.count_phase("[OutOfMemory]")
 
     def _add_memory(self, event: Any, args: Any) -> None:
         lane = self._lanes[(event.pid, event.tid, None, None)]
         time = int(_time_column([event], "ts", missing=_times.NO_TIME)[0])
-        device = args.mem_device if bytes(args.mem_type) not in {b"0", b'"0"'} else -1
-        values = (args.mem_bytes, args.mem_addr, device, args.mem_allocated, args.mem_reserved)
-        self.part.memory.append((time, lane, values))
+        if time == _times.NO_TIME:
+            self.part.repairs.add("no_time", "a memory event without a readable time")
+            return
+        on_host = bytes(args.mem_type).strip(b'"') == b"0"
+        device = -1 if on_host else args.mem_device
+        row = (args.mem_bytes, args.mem_addr, device, args.mem_allocated, args.mem_reserved)
+        self._memory.append((time, lane, *row))
 
     # -- columns -----------------------------------------------------------------------------
 
     def _columns(self, spans: Sequence[Any]) -> dict[str, Array]:
         count = len(spans)
-        args = [e.args or EMPTY_ARGS for e in spans]
+        args = [a or EMPTY_ARGS for a in map(_GET_ARGS, spans)]
+        places = self._places.numbers(map(_GET_PLACE, spans), count)
+        self._extend_place_tables()
+        category, lane, group = self._place_tables
         columns: dict[str, Array] = {
             "ts": _time_column(spans, "ts", missing=_times.NO_TIME),
             "dur": _time_column(spans, "dur", missing=0),
-            "name": _numbers(self._names, [e.name or "" for e in spans]),
+            "name": self._names.numbers(map(_GET_NAME, spans), count),
+            "cat": category[places].astype(np.int16),
+            "lane": lane[places],
         }
-        categories = _numbers(self._categories, [e.cat or "" for e in spans])
-        columns["cat"] = categories.astype(np.int16)
-        groups = self._group_of(categories)
-        lanes = np.empty(count, dtype=np.int32)
-        columns["lane"] = lanes
-        for group in np.unique(groups).tolist():
-            mask = groups == group
+        groups = group[places]
+        for number in np.flatnonzero(np.bincount(groups)).tolist():
+            mask = groups == number
             selected = args if mask.all() else list(compress(args, mask))
-            events = spans if mask.all() else list(compress(spans, mask))
-            lanes[mask] = self._lane_numbers(group, events, selected)
-            for name, values in self._group_columns(group, selected):
+            for name, values in self._group_columns(number, selected):
                 _store(columns, name, values, mask)
+            if number in {_ANY, _DEVICE}:
+                events = list(compress(spans, mask))
+                columns["lane"][mask] = self._device_lanes(events, selected)
         return columns
 
-    def _group_of(self, categories: Array) -> Array:
-        for category in list(self._categories)[len(self._groups) :]:
-            self._groups.append(_GROUPS.get(category.lower(), 0))
-        return np.array(self._groups, dtype=np.int8)[categories]
+    def _extend_place_tables(self) -> None:
+        """Category, host lane and group of each distinct (category, pid, tid)."""
+        known = self._place_tables.shape[1]
+        if known == len(self._places):
+            return
+        rows = [
+            (
+                self._categories[category or ""],
+                self._lanes[(pid, tid, None, None)],
+                _GROUPS.get(category or "", _ANY),
+            )
+            for category, pid, tid in self._places.keys_in_order()[known:]
+        ]
+        new = np.array(rows, dtype=np.int32).T
+        self._place_tables = np.concatenate([self._place_tables, new], axis=1)
 
-    def _lane_numbers(self, group: int, events: Sequence[Any], args: Sequence[Any]) -> Array:
-        if group in {1, 2, 3}:
-            keys: Iterable[Any] = [(e.pid, e.tid, None, None) for e in events]
-        else:
-            keys = [(e.pid, e.tid, a.device, a.stream) for e, a in zip(events, args, strict=True)]
-        return _numbers(self._lanes, keys, len(events))
+    def _device_lanes(self, events: Sequence[Any], args: Sequence[Any]) -> Array:
+        keys = [(e.pid, e.tid, a.device, a.stream) for e, a in zip(events, args, strict=True)]
+        return self._lanes.numbers(keys, len(keys))
 
     def _group_columns(self, group: int, args: Sequence[Any]) -> Iterable[tuple[str, Array]]:
-        if group in {0, 1}:
+        if group in {_ANY, _PYTHON}:
             yield "py_id", _ints(args, "py_id")
             yield "py_parent", _optional_ints(args, "py_parent")
-        if group != 1:
+        if group != _PYTHON:
             yield "ext_id", _external_ids(args)
-        if group in {0, 2}:
+        if group in {_ANY, _OPERATOR}:
             yield "seq", _ints(args, "seq")
-            for name in _TEXT_COLUMNS:
-                yield name, self._text_column(args, name)
-        if group in {0, 3, 4}:
+            shapes = map(SHAPE_SEPARATOR.join, map(_GET_SHAPE, args))
+            yield "shape", self._shapes.numbers(shapes, len(args))
+        if group in {_ANY, _RUNTIME, _DEVICE}:
             yield "corr", _ints(args, "corr")
             yield "bytes", _ints(args, "bytes")
-        if group in {0, 4}:
+        if group in {_ANY, _DEVICE}:
             yield "launch", self._launch_column(args)
-        if group != 3:
-            yield from self._extra_column(args)
-
-    def _text_column(self, args: Sequence[Any], name: str) -> Array:
-        return _numbers(self._texts, map(bytes, map(attrgetter(name), args)), len(args))
+        yield from self._extra_column(args, _TRIGGERS[group])
 
     def _launch_column(self, args: Sequence[Any]) -> Array:
-        keys = [tuple(map(bytes, raws)) for raws in map(_GET_LAUNCH, args)]
+        keys = list(map(SHAPE_SEPARATOR.join, map(_GET_LAUNCH, args)))
         texts = {key: _launch_text(key) for key in set(keys)}
-        return _numbers(self._texts, map(texts.__getitem__, keys), len(keys))
+        return self._texts.numbers(map(texts.__getitem__, keys), len(keys))
 
-    def _extra_column(self, args: Sequence[Any]) -> Iterable[tuple[str, Array]]:
-        none = _schema.NO_TEXT
-        rows: set[int] = set()
-        for get in _GET_TRIGGERS:
-            values = list(map(get, args))
-            if values.count(none) != len(values):
-                rows.update(i for i, value in enumerate(values) if value is not none)
-        if not rows:
+    def _extra_column(
+        self, args: Sequence[Any], triggers: Sequence[str]
+    ) -> Iterable[tuple[str, Array]]:
+        present = [name for name in triggers if any(map(attrgetter(name), args))]
+        if not present:
             return
         column = np.full(len(args), -1, dtype=np.int32)
-        for row in rows:
-            column[row] = self._texts[_extra_text(args[row])]
+        for name in present:
+            for row, value in enumerate(map(attrgetter(name), args)):
+                if value and column[row] < 0:
+                    column[row] = self._texts[_extra_text(args[row])]
         yield "extra", column
+
+
+_FLOWS_AND_SPANS = frozenset({"X", "s", "t", "f"})
 
 
 def _floats(events: Sequence[Any], name: str) -> Array:
@@ -259,37 +268,22 @@ def _time_column(events: Sequence[Any], name: str, *, missing: int) -> Array:
     return times
 
 
-def _numbers(pool: Pool, keys: Iterable[Any], count: int = -1) -> Array:
-    return np.fromiter(map(pool.__getitem__, keys), dtype=np.int32, count=count)
-
-
 def _ints(args: Sequence[Any], name: str) -> Array:
-    return _int_array(list(map(attrgetter(name), args)))
+    try:
+        return np.fromiter(map(attrgetter(name), args), dtype=np.int64, count=len(args))
+    except OverflowError:
+        return int_array(map(attrgetter(name), args))
 
 
 def _optional_ints(args: Sequence[Any], name: str) -> Array:
-    return _int_array([-1 if v is None else v for v in map(attrgetter(name), args)])
+    return int_array(-1 if v is None else v for v in map(attrgetter(name), args))
 
 
 def _external_ids(args: Sequence[Any]) -> Array:
     values = _ints(args, "ext_id")
     if (values == -1).any():  # PyTorch 1.8 wrote it in lower case
-        old = _ints(args, "ext_id_old")
-        values = np.where(values == -1, old, values)
+        values = np.where(values == -1, _ints(args, "ext_id_old"), values)
     return values
-
-
-def _int_array(values: list[int]) -> Array:
-    try:
-        return np.array(values, dtype=np.int64)
-    except OverflowError:
-        return np.array([wrap64(v) for v in values], dtype=np.int64)
-
-
-def wrap64(value: int) -> int:
-    """An id of any size as signed 64 bit two's complement, so that equal ids stay equal."""
-    value &= 0xFFFF_FFFF_FFFF_FFFF
-    return value - (1 << 64) if value >> 63 else value
 
 
 def _store(columns: dict[str, Array], name: str, values: Array, mask: Array) -> None:
@@ -303,15 +297,16 @@ def _store(columns: dict[str, Array], name: str, values: Array, mask: Array) -> 
     columns[name][mask] = values
 
 
-def _launch_text(values: tuple[bytes, ...]) -> bytes:
+def _launch_text(joined: bytes) -> bytes:
+    values = joined.split(SHAPE_SEPARATOR)
     if not any(values):
         return b""
     return b"[" + b", ".join(value or b"null" for value in values) + b"]"
 
 
 def _extra_text(args: Any) -> bytes:
-    pairs = ((key, bytes(getattr(args, name))) for name, key in _schema.EXTRA_KEYS)
-    return b"{" + b", ".join(b'"%s": %s' % (k.encode(), v) for k, v in pairs if v) + b"}"
+    pairs = ((key, getattr(args, name)) for name, key in _schema.EXTRA_KEYS)
+    return b"{" + b", ".join(b'"%s": %s' % (k.encode(), bytes(v)) for k, v in pairs if v) + b"}"
 
 
 def _plain(text: bytes) -> str:
@@ -320,4 +315,3 @@ def _plain(text: bytes) -> str:
     except (msgspec.DecodeError, UnicodeDecodeError):
         return text.decode("utf-8", "replace").strip('"')
     return value if isinstance(value, str) else str(value)
-

@@ -9,8 +9,9 @@ from pathlib import Path
 
 from kinetoscope.errors import FormatError, InputNotFoundError
 from kinetoscope.trace.readers._assemble import assemble
-from kinetoscope.trace.readers._decode import Decoder, Part
+from kinetoscope.trace.readers._decode import Decoder
 from kinetoscope.trace.readers._pairs import pair_up
+from kinetoscope.trace.readers._part import Part
 from kinetoscope.trace.readers._serial import Frame, pieces
 from kinetoscope.trace.trace import Trace
 
@@ -43,9 +44,9 @@ def read_serial(path: Path, frame: Frame, *, progress: Progress | None = None) -
         last = index
     pairs = decoder.part.open_pairs
     if pairs:
-        spans = pair_up([event for _, event in pairs], decoder.part.repairs)
+        spans = pair_up(pairs, decoder.part.repairs)
         if spans:
-            decoder.add_events(last + 1, spans)
+            decoder.add_spans(last + 1, spans)
     return decoder.finish()
 
 

@@ -52,7 +52,7 @@ EXTRA_KEYS: tuple[tuple[str, str], ...] = (
 """Attribute and key of what goes into `extra_id`, in the order in which it is written."""
 
 EXTRA_TRIGGERS = 9
-"""The first so many of `EXTRA_KEYS` are looked at for each event."""
+"""Only the first so many of `EXTRA_KEYS` are looked at for each event."""
 
 LAUNCH_ATTRIBUTES = ("grid", "block", "blocks_per_sm", "registers", "shared", "occupancy")
 
@@ -92,6 +92,8 @@ RAW_KEYS: tuple[tuple[str, str], ...] = (
 )
 """Attribute and key of what is kept as text."""
 
+_FIRST_EXTRA = len(RAW_KEYS) - len(EXTRA_KEYS)
+
 # Kineto writes the keys of an event in about this order, which msgspec's search rewards.
 Args = msgspec.defstruct(
     "Args",
@@ -104,7 +106,8 @@ Args = msgspec.defstruct(
             (name, int | None if default is None else int, field(default=default, name=key))
             for name, key, default in INT_KEYS[5:]
         ),
-        *((name, Raw, field(default=NO_TEXT, name=key)) for name, key in RAW_KEYS[4:]),
+        *((name, Raw, field(default=NO_TEXT, name=key)) for name, key in RAW_KEYS[4:_FIRST_EXTRA]),
+        *((name, Raw, field(default=None, name=key)) for name, key in EXTRA_KEYS),
     ],
     gc=False,
     module=__name__,
