@@ -17,7 +17,7 @@ from kinetoscope.trace.readers._header import make_header, parse_frame, whole
 from kinetoscope.trace.readers._kinds import RowKinds, decide
 from kinetoscope.trace.readers._part import Part
 from kinetoscope.trace.readers._repair import LOSSY, Repairs, merge_all
-from kinetoscope.trace.readers._serial import Frame
+from kinetoscope.trace.readers._pieces import Frame
 from kinetoscope.trace.trace import Trace
 
 _EPOCH_NS = 10**17

@@ -11,8 +11,13 @@ from kinetoscope.errors import FormatError, InputNotFoundError
 from kinetoscope.trace.readers._assemble import assemble
 from kinetoscope.trace.readers._decode import Decoder
 from kinetoscope.trace.readers._pairs import pair_up
+from kinetoscope.trace.readers._parallel import (
+    CannotShareError,
+    process_count,
+    read_parallel,
+)
 from kinetoscope.trace.readers._part import Part
-from kinetoscope.trace.readers._serial import Frame, pieces
+from kinetoscope.trace.readers._pieces import Frame, stream_pieces
 from kinetoscope.trace.trace import Trace
 
 Progress = Callable[[int], None]
@@ -23,25 +28,39 @@ def read_kineto(
 ) -> Trace:
     """See `kinetoscope.trace.readers.read`."""
     _check_is_file(path)
-    frame = Frame()
-    with _no_gc():
+    try:
+        with _no_gc():
+            parts, frame = _read_parts(path, processes, progress)
+            return assemble(path, parts, frame)
+    except OSError as error:
+        raise FormatError(
+            f"{path} cannot be read: {error.strerror or error}.",
+            "Check the permissions and that the file system is reachable.",
+        ) from error
+
+
+def _read_parts(
+    path: Path, processes: int | None, progress: Progress | None
+) -> tuple[list[Part], Frame]:
+    wanted = process_count(path) if processes is None else processes
+    if wanted > 1:
         try:
-            parts = [read_serial(path, frame, progress=progress)]
-        except OSError as error:
-            raise FormatError(
-                f"{path} cannot be read: {error.strerror or error}.",
-                "Check the permissions and that the file system is reachable.",
-            ) from error
-        return assemble(path, parts, frame)
+            frame = Frame()
+            return read_parallel(path, frame, wanted, progress=progress), frame
+        except CannotShareError:
+            pass
+    frame = Frame()
+    return [_read_serial(path, frame, progress)], frame
 
 
-def read_serial(path: Path, frame: Frame, *, progress: Progress | None = None) -> Part:
-    """All events of a file, decoded in this process."""
+def _read_serial(path: Path, frame: Frame, progress: Progress | None) -> Part:
     decoder = Decoder()
     last = 0
-    for index, text in pieces(path, frame, progress=progress):
+    for index, text in stream_pieces(path, frame):
         decoder.add(index, text)
         last = index
+        if progress is not None:
+            progress(len(text))
     pairs = decoder.part.open_pairs
     if pairs:
         spans = pair_up(pairs, decoder.part.repairs)
