@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
 
 from kinetoscope.analysis import Analysis
+from kinetoscope.metrics.budget import BANDWIDTH_LABEL, HOST_BANDWIDTH_LABEL
 from kinetoscope.result import BottleneckClass, Budget, Finding, Verdict
 from kinetoscope.result.finding import SEVERITIES
 from kinetoscope.trace.job import Job
 from kinetoscope.units import duration, percent
 
 _CLEAR_LEAD = 0.15
+_USEFUL = 0.70
+"""From this share of the step on, the device's own work is what limits it."""
+_WASTE = 0.15
+"""Below this share, no single kind of waste is a bottleneck."""
 _MEMORY_KERNELS = 0.67
 """Above this share of kernel time, bandwidth is what limits the device, not arithmetic."""
 
@@ -33,10 +41,9 @@ def decide(
                 "Record again with device activity."
             ),
         )
-    scores = class_scores(lines)
+    scores = score(lines)
     leak = next((f for f in findings if f.gain.basis == "none" and f.severity == "critical"), None)
-    bottleneck, lead = _winner(scores)
-    healthy = _healthy(scores, findings, bottleneck)
+    healthy = _healthy(scores, findings)
     if leak is not None and leak.class_ != "quality" and _nothing_else(findings, leak):
         return Verdict(
             leak.class_,
@@ -44,7 +51,7 @@ def decide(
             confidence=leak.confidence,
             sentence=leak.message,
         )
-    confidence = _confidence(analysis, lead)
+    confidence = _confidence(analysis, scores.lead)
     if _unknown(lines):
         return Verdict(
             "undetermined",
@@ -53,48 +60,84 @@ def decide(
             sentence="Most of the step is time that the recording does not explain.",
         )
     return Verdict(
-        bottleneck,
+        scores.bottleneck,
         healthy=healthy,
         confidence=confidence,
-        sentence=_sentence(bottleneck, healthy, lines, analysis),
+        sentence=_sentence(scores, healthy, lines, analysis),
     )
 
 
-def class_scores(lines: Sequence[Budget]) -> dict[str, float]:
-    """Share of the step of each class; kernel time counts as one class of the two.
+@dataclass(frozen=True)
+class Scores:
+    """Shares of the step, as the verdict weighs them.
 
-    Kernels limited by bandwidth and kernels limited by arithmetic are both useful work: their
-    sum competes with the other classes, and the larger kind then names it.
+    Attributes:
+        useful: kernels, limited by arithmetic or by bandwidth.
+        kernels: which of the two limits most of them.
+        waste: everything else that has a class, by class.
     """
-    scores = dict.fromkeys(
-        ("compute", "memory", "data_loading", "communication", "framework"), 0.0
-    )
+
+    useful: float
+    kernels: BottleneckClass
+    waste: dict[BottleneckClass, float]
+
+    @property
+    def worst(self) -> BottleneckClass:
+        """The largest kind of waste."""
+        return max(self.waste, key=lambda name: self.waste[name])
+
+    @property
+    def bottleneck(self) -> BottleneckClass:
+        """The class to name.
+
+        Kernels are what a program is there for, so they count as the bottleneck only when they
+        fill the step. Otherwise it is the largest kind of waste, if a single one is large.
+        """
+        waste = self.waste[self.worst]
+        if self.useful >= _USEFUL or (waste < _WASTE and self.useful >= waste):
+            return self.kernels
+        return self.worst
+
+    @property
+    def share(self) -> float:
+        """Share of the step of the class to name."""
+        named = self.bottleneck
+        own = self.useful if named == self.kernels else 0.0
+        return own + self.waste.get(named, 0.0)
+
+    @property
+    def lead(self) -> float:
+        """How far the named class is ahead of the next one."""
+        named = self.bottleneck
+        others = [share for name, share in self.waste.items() if name != named]
+        if named != self.kernels and self.useful < _USEFUL:
+            return self.share - max(others)
+        return self.share - max(others) if others else self.share
+
+
+def score(lines: Sequence[Budget]) -> Scores:
+    """Sum the budget up."""
     arithmetic = bandwidth = 0.0
+    waste: dict[BottleneckClass, float] = dict.fromkeys(
+        ("memory", "data_loading", "communication", "framework"), 0.0
+    )
     for line in lines:
-        if "limited by memory" in line.label:
+        if line.label in (BANDWIDTH_LABEL, HOST_BANDWIDTH_LABEL):
             bandwidth += line.share
         elif line.class_ == "compute":
             arithmetic += line.share
         elif line.class_ != "unattributed":
-            scores[line.class_] += line.share
-    limited = "memory" if bandwidth > _MEMORY_KERNELS * (arithmetic + bandwidth) else "compute"
-    scores[limited] += arithmetic + bandwidth
-    return scores
+            waste[line.class_] += line.share
+    limited = bandwidth > _MEMORY_KERNELS * (arithmetic + bandwidth)
+    return Scores(arithmetic + bandwidth, "memory" if limited else "compute", waste)
 
 
-def _winner(scores: dict[str, float]) -> tuple[BottleneckClass, float]:
-    """The largest class and its lead over the second."""
-    order = sorted(scores, key=lambda name: -scores[name])
-    return order[0], scores[order[0]] - scores[order[1]]  # type: ignore[return-value]
-
-
-def _healthy(scores: dict[str, float], findings: Sequence[Finding], bottleneck: str) -> bool:
+def _healthy(scores: Scores, findings: Sequence[Finding]) -> bool:
     medium = SEVERITIES.index("medium")
-    worth_it = [
-        f for f in findings if f.class_ != "quality" and SEVERITIES.index(f.severity) <= medium
-    ]
-    useful = scores["compute"] + (scores["memory"] if bottleneck == "memory" else 0.0)
-    return not worth_it and useful >= _BUSY_ENOUGH
+    worth_it = any(
+        f.class_ != "quality" and SEVERITIES.index(f.severity) <= medium for f in findings
+    )
+    return not worth_it and scores.useful >= _BUSY_ENOUGH
 
 
 def _nothing_else(findings: Sequence[Finding], leak: Finding) -> bool:
@@ -120,28 +163,54 @@ def _confidence(analysis: Analysis, lead: float) -> float:
     return round(max(value, 0.1), 2)
 
 
-_WAITS = {
-    "data_loading": "The device waits for input {share} of the step: {label}.",
-    "communication": "Communication that nothing hides takes {share} of the step: {label}.",
-    "framework": "The device waits for the host {share} of the step: {label}.",
-    "memory": "Moving data takes {share} of the step: {label}.",
-    "compute": "The device computes {share} of the step: {label}.",
+_SENTENCES: dict[str, str] = {
+    "data_loading": "The device waits for input {share} of the step; most of it is {label}.",
+    "communication": "Communication takes {share} of the step; most of it is {label}.",
+    "framework": "The device waits for the host {share} of the step; most of it is {label}.",
+    "memory": "Moving data takes {share} of the step; most of it is {label}.",
+    "compute": "The device computes {share} of the step; most of it is {label}.",
+}
+_HOST_SENTENCES = {
+    **_SENTENCES,
+    "data_loading": "The program waits for input {share} of the step; most of it is {label}.",
+    "framework": "Overhead on the host takes {share} of the step; most of it is {label}.",
+    "compute": "The program computes {share} of the step; most of it is {label}.",
 }
 
 
 def _sentence(
-    bottleneck: BottleneckClass, healthy: bool, lines: Sequence[Budget], analysis: Analysis
+    scores: Scores, healthy: bool, lines: Sequence[Budget], analysis: Analysis
 ) -> str:
-    mine = [line for line in lines if line.class_ == bottleneck]
-    kernels = bottleneck in ("compute", "memory")
-    share = class_scores(lines)[bottleneck]
-    label = mine[0].label if mine else "nothing stands out"
-    text = _WAITS[bottleneck].format(share=percent(share), label=label)
-    if analysis.device is None:
-        text = text.replace("The device", "The program")
-    if healthy and kernels:
-        text += " Nothing found is worth a fix."
-    return text
+    named = scores.bottleneck
+    largest = next((line.label for line in lines if line.class_ == named), "not in a known class")
+    templates = _SENTENCES if analysis.device else _HOST_SENTENCES
+    text = templates[named].format(share=percent(scores.share), label=largest)
+    return f"{text} Nothing found is worth a fix." if healthy else text
+
+
+_LONG_GAP = 0.25
+"""From this share of the step on, a single gap is named."""
+
+
+def _long_gap(analysis: Analysis) -> list[str]:
+    """Name the one gap that makes up most of the idle time, by the host call inside it."""
+    gaps = analysis.gaps
+    if gaps.start.size == 0:
+        return []
+    longest = int(np.argmax(gaps.end - gaps.start))
+    length = int(gaps.end[longest] - gaps.start[longest])
+    if length < _LONG_GAP * analysis.step_ns:
+        return []
+    row = analysis.host_event_during(int(gaps.start[longest]), int(gaps.end[longest]))
+    if row < 0:
+        return [f"One idle gap lasts {duration(length)}; the recording shows no host activity."]
+    trace = analysis.trace
+    name = trace.names[trace.column("name_id")[row]]
+    op = int(trace.links.op[row])
+    inside = f" (in {trace.names[trace.column('name_id')[op]]})" if op not in (-1, row) else ""
+    places = analysis.locations(np.array([row]))
+    place = next((f" called from {p.function} ({p.file}:{p.line})" for p in places if p.file), "")
+    return [f"One idle gap lasts {duration(length)}; meanwhile the host was in {name}{inside}{place}."]
 
 
 def notes_for(analysis: Analysis, job: Job) -> tuple[str, ...]:
@@ -154,6 +223,7 @@ def notes_for(analysis: Analysis, job: Job) -> tuple[str, ...]:
             f"without the profiler it takes about {duration(step.mid)}. "
             "Give the true time with --real-step-ms to narrow all ranges."
         )
+    notes.extend(_long_gap(analysis))
     if times.orphan_rows.size > 0.05 * max(times.device_rows.size, 1):
         share = times.orphan_rows.size / times.device_rows.size
         notes.append(

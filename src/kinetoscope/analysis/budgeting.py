@@ -14,6 +14,7 @@ from kinetoscope.metrics.budget import (
     merged,
 )
 from kinetoscope.metrics.ownership import owned_gaps
+from kinetoscope.metrics.idle import host_blocked
 from kinetoscope.metrics.overhead import event_overhead_ns
 from kinetoscope.result import Budget
 
@@ -27,7 +28,8 @@ def recorded_lines(analysis: Analysis) -> list[Line]:
     owner = owned_gaps(trace, analysis.gaps, analysis.pieces)
     weights = _deflated(analysis)
     lines = device_lines(trace, analysis.device, times, share)
-    return merged(lines + idle_lines(analysis.gaps, analysis.pieces, owner, weights))
+    blocked = host_blocked(analysis.activity, analysis.gaps)
+    return merged(lines + idle_lines(analysis.gaps, analysis.pieces, owner, weights, blocked))
 
 
 def _deflated(analysis: Analysis) -> np.ndarray:  # type: ignore[type-arg]

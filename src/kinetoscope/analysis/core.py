@@ -166,10 +166,10 @@ class Analysis:
             return NsRange(real, real, real)
         mid_f, high_f, low_f = self._deflation
         scale = recorded / self._base_ns(0.0)
-        floor = self.busy_per_step_ns
-        mid = max(int(self._base_ns(mid_f) * scale), floor)
-        low = max(int(self._base_ns(low_f) * scale), floor)
-        return NsRange(min(low, mid), min(mid, recorded), recorded)
+        floor = min(self.busy_per_step_ns, recorded)
+        mid = min(max(int(self._base_ns(mid_f) * scale), floor), recorded)
+        low = min(max(int(self._base_ns(low_f) * scale), floor), mid)
+        return NsRange(low, mid, recorded)
 
     @cached_property
     def busy_per_step_ns(self) -> int:
@@ -254,6 +254,17 @@ class Analysis:
         """Idle time of the device while one of these host events (or what it called) ran."""
         pieces = union(self.pieces.start, self.pieces.end)
         return intersect(pieces, self.extent(rows))
+
+    def host_event_during(self, low: int, high: int) -> int:
+        """Row of the innermost host event that fills most of [low, high); -1: none.
+
+        Among the launching threads and the one with the steps.
+        """
+        activity = self.activity
+        threads = np.union1d(self.model.host_threads, [self.trace.steps.thread])
+        length = np.minimum(activity.end, high) - np.maximum(activity.start, low)
+        length = np.where(np.isin(activity.thread, threads), length, 0)
+        return int(activity.row[int(np.argmax(length))]) if length.max(initial=0) > 0 else -1
 
     # ---- selections ----------------------------------------------------------------------
 

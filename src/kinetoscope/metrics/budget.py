@@ -11,10 +11,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from kinetoscope.metrics.activity import Activity, Cause
 from kinetoscope.metrics.device import DeviceActivity
-from kinetoscope.metrics.idle import SHORT_GAP_NS, Gaps, IdlePieces
+from kinetoscope.metrics.idle import LONGEST_LATENCY_NS, SHORT_GAP_NS, Gaps, IdlePieces
 from kinetoscope.metrics.intervals import clip, measure, overlaps, subtract, union
 from kinetoscope.metrics.step_time import StepTimes
 from kinetoscope.result.vocabulary import BudgetClass
@@ -50,12 +51,14 @@ IDLE_LINES: dict[Cause, tuple[BudgetClass, str]] = {
     Cause.COPY: ("memory", "host inside copy calls"),
     Cause.LAUNCH: ("framework", "launching kernels"),
     Cause.OP: ("framework", "operators on the host"),
-    Cause.PYTHON: ("framework", "Python"),
+    Cause.PYTHON: ("framework", "Python code"),
     Cause.ANNOTATION: ("framework", "host code that was not recorded"),
     Cause.NOTHING: ("framework", "host code that was not recorded"),
     Cause.WAIT: ("framework", "host waiting (lock, queue, sleep)"),
     Cause.AUTOGRAD: ("framework", "autograd engine"),
 }
+BANDWIDTH_LABEL = "kernels limited by memory bandwidth"
+HOST_BANDWIDTH_LABEL = "operators limited by memory bandwidth"
 INPUT_LABEL = "preparing the input on the host"
 ROUNDTRIP_LABEL = "device-host round trip"
 
@@ -83,7 +86,7 @@ def device_lines(
     arithmetic = int(compute * compute_share)
     lines = [
         Line("compute", "matrix products, convolutions, attention", arithmetic),
-        Line("memory", "kernels limited by memory bandwidth", compute - arithmetic),
+        Line("memory", BANDWIDTH_LABEL, compute - arithmetic),
         Line("communication", "communication that nothing hides", measure(inside.exposed_comm)),
     ]
     return lines + _copy_lines(trace, inside)
@@ -130,8 +133,13 @@ def _copy_lines(trace: Trace, inside: DeviceActivity) -> list[Line]:
     return lines
 
 
-def idle_lines(gaps: Gaps, pieces: IdlePieces, owner: dict[int, tuple[BudgetClass, str]],
-               weights: IntArray) -> list[Line]:
+def idle_lines(
+    gaps: Gaps,
+    pieces: IdlePieces,
+    owner: dict[int, tuple[BudgetClass, str]],
+    weights: IntArray,
+    blocked: npt.NDArray[np.bool_],
+) -> list[Line]:
     """Lines for the time in which the device does nothing.
 
     Args:
@@ -140,6 +148,7 @@ def idle_lines(gaps: Gaps, pieces: IdlePieces, owner: dict[int, tuple[BudgetClas
         owner: gaps that something bigger explains (a round trip, the preparation of the input),
             by gap index.
         weights: length of each piece, ns.
+        blocked: gaps in which the host was blocked too.
     """
     lines = []
     owned = np.array([int(g) in owner for g in pieces.gap], dtype=bool)
@@ -152,21 +161,27 @@ def idle_lines(gaps: Gaps, pieces: IdlePieces, owner: dict[int, tuple[BudgetClas
     for key in dict.fromkeys(owner.values()):
         mine = rest & np.array([owner.get(int(g)) == key for g in pieces.gap], dtype=bool)
         lines.append(Line(key[0], key[1], int(weights[mine].sum()), host=True))
-    return lines + _device_side_lines(gaps)
+    return lines + _device_side_lines(gaps, blocked)
 
 
-def _device_side_lines(gaps: Gaps) -> list[Line]:
+def _device_side_lines(gaps: Gaps, blocked: npt.NDArray[np.bool_]) -> list[Line]:
     """The part of the gaps for which the host is not to blame."""
     known = gaps.launch >= 0
     late = known & (gaps.host_end > gaps.start)
     rest = gaps.end - gaps.host_end
     short = known & ~late & (rest < SHORT_GAP_NS)
-    waiting = known & ~late & ~short
+    latency = late & (rest < LONGEST_LATENCY_NS)
+    waiting = known & ~latency & ~short
     unknown = ~known & (gaps.event >= 0)
     return [
-        Line("framework", "launch latency", int(rest[late].sum()), host=True),
+        Line("framework", "launch latency", int(rest[latency].sum()), host=True),
         Line("framework", "between kernels", int(rest[short].sum())),
-        Line("unattributed", "device waiting for another stream", int(rest[waiting].sum())),
+        Line("framework", "host and device both waiting", int(rest[waiting & blocked].sum())),
+        Line(
+            "unattributed",
+            "device waiting, its work already launched",
+            int(rest[waiting & ~blocked].sum()),
+        ),
         Line("unattributed", "idle before work without a launch record",
              int(rest[unknown].sum())),
     ]
@@ -202,7 +217,7 @@ def _operator_lines(trace: Trace, rows: IntArray, length: IntArray) -> list[Line
     tiny = ~heavy & (trace.column("dur_ns")[rows] < 5000)
     return [
         Line("compute", "matrix products, convolutions, attention", int(length[heavy].sum())),
-        Line("memory", "operators limited by memory", int(length[~heavy & ~tiny].sum())),
+        Line("memory", HOST_BANDWIDTH_LABEL, int(length[~heavy & ~tiny].sum())),
         Line("framework", "small operators", int(length[tiny].sum()), host=True),
     ]
 

@@ -20,7 +20,8 @@ class Coverage:
     """Launches and device events that found each other.
 
     Attributes:
-        launches: calls that must give device work (kernel, graph and copy launches).
+        launches: calls that must give device work: kernel and graph launches. Copies between
+            host buffers and empty memsets leave no device event, so they do not count.
         launches_seen: those with at least one device event.
         events: device events.
         events_linked: those with a launch record.
@@ -51,7 +52,7 @@ class Coverage:
 
 def launch_coverage(trace: Trace) -> Coverage:
     """Count launches with and without device events."""
-    rows = rows_of(trace, Kind.LAUNCH, Kind.GRAPH_LAUNCH, Kind.COPY_CALL)
+    rows = rows_of(trace, Kind.LAUNCH, Kind.GRAPH_LAUNCH)
     corr = trace.column("corr")
     rows = rows[corr[rows] >= 0]
     device = rows_of(trace, *DEVICE_WORK)
@@ -68,12 +69,22 @@ def launch_coverage(trace: Trace) -> Coverage:
 
 
 def _sparse_replays(trace: Trace, counts: np.ndarray) -> int:  # type: ignore[type-arg]
-    """Replays that recorded far fewer kernels than their likes.
+    """Replays that recorded far fewer kernels than the fullest replay of the same graph.
 
-    Different graphs have different sizes, so only a trace whose replays otherwise agree counts:
-    at least three replays, the fullest size seen at least twice.
+    A recording does not say which graph a launch replays. Two replays are of one graph when they
+    begin with the same kernel and the smaller one holds no kernel that the larger one lacks.
     """
-    sizes = counts[rows_of(trace, Kind.GRAPH_LAUNCH)]
-    if sizes.size < 3 or int((sizes == sizes.max()).sum()) < 2:
+    graphs = rows_of(trace, Kind.GRAPH_LAUNCH)
+    if graphs.size < 3:
         return 0
-    return int((sizes < 0.5 * sizes.max()).sum())
+    device = rows_of(trace, *DEVICE_WORK)
+    launch, names = trace.links.launch[device], trace.column("name_id")[device]
+    sizes = counts[graphs]
+    fullest = graphs[int(sizes.argmax())]
+    reference = names[launch == fullest]
+    sparse = 0
+    for row, size in zip(graphs, sizes, strict=True):
+        mine = names[launch == row]
+        if 0 < size < 0.7 * sizes.max() and mine[0] == reference[0]:
+            sparse += int(np.isin(mine, reference).all())
+    return sparse

@@ -13,12 +13,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kinetoscope.trace.kinds import DEVICE_WORK, Kind
+from kinetoscope.trace.kinds import DEVICE_WORK
 from kinetoscope.trace.links import rows_of
 from kinetoscope.trace.trace import IntArray, Trace
 
 _FIRST_STEP_FACTOR = 1.5
-_ONE_TIME_KINDS = (Kind.COMPILE, Kind.ALLOC_CALL)
+_QUEUED_NS = 1_000_000
+"""A first kernel this long after its launch had work before it that was not recorded."""
 
 
 @dataclass(frozen=True)
@@ -150,8 +151,26 @@ def _whole_window(
     low, high = int(edges[first]), int(edges[last + 1])
     mine = rows[(step >= first) & (step <= last)]
     if mine.size:
-        high = max(high, int((trace.column("ts_ns")[mine] + trace.column("dur_ns")[mine]).max()))
+        ts, dur = trace.column("ts_ns"), trace.column("dur_ns")
+        high = max(high, int((ts[mine] + dur[mine]).max()))
+        if trace.steps.source == "whole_trace":
+            low = max(low, _first_useful_moment(trace, mine, low))
     return low, high
+
+
+def _first_useful_moment(trace: Trace, rows: IntArray, low: int) -> int:
+    """Start of the device work when the device was evidently still busy with earlier work.
+
+    A recording of one iteration of a running server begins while the device works on the
+    iteration before, whose kernels were not recorded: the first kernel then starts long after
+    its launch. That time is no idle time, so the window begins with the kernel.
+    """
+    first = int(rows[0])
+    launch = int(trace.links.launch[first])
+    ts, dur = trace.column("ts_ns"), trace.column("dur_ns")
+    if launch >= 0 and ts[first] - (ts[launch] + dur[launch]) > _QUEUED_NS:
+        return int(ts[first])
+    return low
 
 
 def _cv(periods: IntArray) -> float:
