@@ -51,19 +51,6 @@ def test_help_loads_nothing_heavy(words: list[str]) -> None:
     assert not loaded & set(HEAVY)
 
 
-@pytest.mark.parametrize(
-    "first",
-    [
-        "",
-        "import kinetoscope.diagnose",
-        "from kinetoscope.diagnose import diagnose",
-        "from kinetoscope import diagnose; assert callable(diagnose)",
-    ],
-)
-def test_diagnose_is_callable_whatever_was_imported_first(first: str) -> None:
-    _modules_after(f"{first}\nimport kinetoscope\nassert callable(kinetoscope.diagnose)")
-
-
 def test_the_version_is_that_of_the_package() -> None:
     from importlib.metadata import version
 

@@ -10,14 +10,12 @@ Importing the package loads nothing; each name below loads what it needs on firs
 
 from __future__ import annotations
 
-import sys
 from importlib import import_module
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from kinetoscope.diagnose import DiagnoseOptions as DiagnoseOptions
-    from kinetoscope.diagnose import diagnose as diagnose
+    from kinetoscope.engine import DiagnoseOptions as DiagnoseOptions
+    from kinetoscope.engine import diagnose as diagnose
     from kinetoscope.trace.readers import read as load
 
 __version__ = "0.1.0"
@@ -25,8 +23,8 @@ __version__ = "0.1.0"
 __all__ = ["DiagnoseOptions", "__version__", "diagnose", "load"]
 
 _HOMES = {
-    "DiagnoseOptions": ("kinetoscope.diagnose", "DiagnoseOptions"),
-    "diagnose": ("kinetoscope.diagnose", "diagnose"),
+    "DiagnoseOptions": ("kinetoscope.engine", "DiagnoseOptions"),
+    "diagnose": ("kinetoscope.engine", "diagnose"),
     "load": ("kinetoscope.trace.readers", "read"),
 }
 
@@ -41,26 +39,3 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
-
-
-class _CallableModule(ModuleType):
-    """A module that is called like the function of the same name in it."""
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return getattr(self, self.__name__.rpartition(".")[2])(*args, **kwargs)
-
-
-class _Package(ModuleType):
-    """This package; it keeps `kinetoscope.diagnose(...)` callable.
-
-    The import of the submodule `kinetoscope.diagnose` puts the module where the public function
-    of that name was, so the module answers the call as well.
-    """
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name == "diagnose" and type(value) is ModuleType:
-            value.__class__ = _CallableModule
-        super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Package

@@ -92,7 +92,7 @@ def test_without_colour_the_bar_is_read_by_its_fills() -> None:
 def test_healthy_reads_healthy() -> None:
     page = _page(results.healthy(), width=80)
     assert "HEALTHY" in page
-    assert "nothing found is worth a fix" in page
+    assert "healthy: limited by compute" in page
     assert "Findings  none" in page
     assert "Nothing here is worth a fix" in page
 
@@ -157,6 +157,15 @@ def test_many_devices_are_one_line() -> None:
 
 
 def test_a_budget_of_many_lines() -> None:
-    lines = tuple(Budget("compute", f"part {n}", n, n / 78) for n in range(13))
-    page = _page(results.diagnosis(budget=lines), width=80)
-    assert all(f"part {n}" in page for n in range(13))
+    lines = (
+        Budget("compute", "large", 94 * results.MS, 0.94),
+        *(Budget("framework", f"part {n}", n * results.MS // 5, n / 500) for n in range(1, 6)),
+        Budget("memory", "middle", 3 * results.MS, 0.03),
+    )
+    diagnosis = results.diagnosis(budget=lines)
+    page = " ".join(_page(diagnosis, width=80).split())
+    assert "2 % 2.00 ms framework 4 lines below 1 %: --verbose" in page
+    assert "part 5" in page
+    assert "part 4" not in page
+    everything = _page(diagnosis, width=80, verbose=True)
+    assert all(f"part {n}" in everything for n in range(1, 6))

@@ -71,7 +71,7 @@ def command(
     from kinetoscope.cli.progress import progress
 
     files = output.check_outputs(outputs)
-    from kinetoscope.diagnose import DiagnoseOptions, diagnose
+    from kinetoscope.engine import DiagnoseOptions, diagnose
 
     chosen = DiagnoseOptions(
         select=options.split_codes(select),

@@ -66,9 +66,10 @@ def _walk(folder: Path, *, no_torch: bool) -> Walk:
 
 
 def _diagnose(run: Run) -> Diagnosis:
-    from kinetoscope.diagnose import DiagnoseOptions, diagnose
+    from kinetoscope.engine import DiagnoseOptions, diagnose
 
-    return diagnose([run.trace], options=DiagnoseOptions(real_step_ms=run.step_ms))
+    options = DiagnoseOptions(real_step_ms=run.step_ms, source_root=run.trace.parent)
+    return diagnose([run.trace], options=options)
 
 
 def _heading(text: str, options: RenderOptions) -> None:

@@ -73,7 +73,7 @@ def format_of(path: str) -> str:
     what = f"the suffix {suffix!r}" if suffix else "a name without suffix"
     raise UsageError(
         f"cannot write {path}: no format for {what}",
-        hint=f"Formats that exist: {', '.join(suffixes())}.",
+        hint=f"Formats that exist: {', '.join(suffixes())}. HTML comes later.",
     )
 
 

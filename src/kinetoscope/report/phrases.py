@@ -51,7 +51,7 @@ def standing(diagnosis: Diagnosis) -> str:
         return f"the recording cannot tell what limits this program, {sure}"
     limit = f"limited by {CLASSES[verdict.bottleneck]}"
     if verdict.healthy:
-        return f"healthy: {limit}, nothing found is worth a fix, {sure}"
+        return f"healthy: {limit}, {sure}"
     return f"{limit}, {sure}"
 
 
@@ -218,9 +218,10 @@ def next_step(diagnosis: Diagnosis) -> str:
     if verdict.healthy:
         return "Nothing here is worth a fix. Save this result (-o result.json) as a reference."
     if not timed:
+        more = " A recording with what is missing above lets more rules look."
         return (
-            "No rule names a cause with a gain. The largest line of the budget says where to look; "
-            "recording with record_shapes=True and with_stack=True lets more rules look."
+            "No rule names a cause with a gain. The largest line of the budget says where to look."
+            + (more if skipped(diagnosis) else "")
         )
     first = timed[0]
     where = next((f" at {_short_place(at)}" for at in first.locations if at.file), "")

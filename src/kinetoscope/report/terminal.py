@@ -16,6 +16,7 @@ from kinetoscope.result import Budget, DeviceTimeline, Diagnosis
 
 SHOWN_FINDINGS = 5
 SHOWN_REASONS = 4
+SMALL_SHARE = 0.01
 
 CLASS_STYLES = {
     "compute": "green",
@@ -33,7 +34,7 @@ def render(diagnosis: Diagnosis, options: RenderOptions) -> str:
     page = Page(width=options.width, color=options.color)
     _headline(page, diagnosis)
     _step(page, diagnosis)
-    _budget(page, diagnosis.budget)
+    _budget(page, diagnosis, options)
     _devices(page, diagnosis.device_timeline, options)
     _findings(page, diagnosis, options)
     _recording(page, diagnosis)
@@ -79,7 +80,23 @@ def _step(page: Page, diagnosis: Diagnosis) -> None:
     page.prose(phrases.step_detail(diagnosis.step), indent=_column(page), style="dim")
 
 
-def _budget(page: Page, budget: tuple[Budget, ...]) -> None:
+def _folded(budget: tuple[Budget, ...]) -> list[Budget]:
+    """The lines worth a row: those below one percent become one when they are several."""
+    small = [line for line in budget if line.share < SMALL_SHARE]
+    if len(small) < 2:
+        return list(budget)
+    classes = {line.class_ for line in small}
+    rest = Budget(
+        class_=classes.pop() if len(classes) == 1 else "unattributed",
+        label=f"{len(small)} lines below 1 %: --verbose",
+        ns=sum(line.ns for line in small),
+        share=sum(line.share for line in small),
+    )
+    return [*(line for line in budget if line.share >= SMALL_SHARE), rest]
+
+
+def _budget(page: Page, diagnosis: Diagnosis, options: RenderOptions) -> None:
+    budget = list(diagnosis.budget) if options.verbose else _folded(diagnosis.budget)
     if not budget:
         return
     page.blank()
@@ -133,10 +150,10 @@ def _device(row: DeviceTimeline) -> str:
     parts = [f"compute {_share(row, row.compute_ns)}"]
     if row.comm_ns:
         exposed = _share(row, row.exposed_comm_ns)
-        parts.append(f"communication {_share(row, row.comm_ns)}, {exposed} of it not hidden")
+        parts.append(f"communication {_share(row, row.comm_ns)} ({exposed} not hidden)")
     if row.memcpy_ns:
         exposed = _share(row, row.exposed_memcpy_ns)
-        parts.append(f"copies {_share(row, row.memcpy_ns)}, {exposed} not hidden")
+        parts.append(f"copies {_share(row, row.memcpy_ns)} ({exposed} not hidden)")
     span = units.duration(row.span_ns)
     return f"busy {_share(row, row.busy_ns)} of {span}: {'; '.join(parts)}"
 

@@ -11,7 +11,7 @@ import time
 import numpy as np
 import torch
 from torch import nn
-from torch.profiler import ProfilerActivity, profile
+from torch.profiler import ProfilerActivity, profile, schedule
 from torch.utils.data import DataLoader, Dataset
 
 
@@ -84,11 +84,16 @@ def main():
         times.append(time.perf_counter() - start)
     print(f"step_ms {1000 * sum(times) / len(times):.3f}")
 
-    with profile(activities=[ProfilerActivity.CPU], record_shapes=True, with_stack=True) as prof:
-        for _ in range(8):
+    with profile(
+        activities=[ProfilerActivity.CPU],
+        schedule=schedule(wait=1, warmup=2, active=8, repeat=1),
+        on_trace_ready=lambda prof: prof.export_chrome_trace(args.trace),
+        record_shapes=True,
+        with_stack=True,
+    ) as prof:
+        for _ in range(11):
             train_step(model, optimizer, batches)
             prof.step()
-    prof.export_chrome_trace(args.trace)
 
 
 if __name__ == "__main__":
