@@ -152,6 +152,12 @@ _COMPILE_FRAME = re.compile(
     r"|(.*[/\\])?triton[/\\]compiler[/\\]compiler\.py\(\d+\): compile$"
 )
 _GC = re.compile(r"Python GC\b|gc\.collect$|gc( \(dynamo_timed\))?$")
+_SPECIAL_RANGES = (
+    (Kind.STEP, _STEP),
+    (Kind.LOADER, _LOADER),
+    (Kind.HOST_COLLECTIVE, _HOST_COLLECTIVE),
+    (Kind.GC, _GC),
+)
 
 # Communication kernels. NCCL and its kin by prefix; the custom collectives are those of vLLM,
 # SGLang, TensorRT-LLM, FlashInfer, AITER and torch's symmetric memory.
@@ -247,14 +253,9 @@ def _python_kind(name: str) -> Kind:
 
 
 def _host_range_kind(kind: Kind, name: str) -> Kind:
-    if _STEP.match(name):
-        return Kind.STEP
-    if _LOADER.match(name):
-        return Kind.LOADER
-    if _HOST_COLLECTIVE.match(name):
-        return Kind.HOST_COLLECTIVE
-    if _GC.match(name):
-        return Kind.GC
+    for special, pattern in _SPECIAL_RANGES:
+        if pattern.match(name):
+            return special
     if not name.startswith("aten::") and (_COMPILE.match(name) or _COMPILE_DATA.match(name)):
         return Kind.COMPILE
     # Before 1.9 the marks of the optimizer and of the user shared the category of operators.

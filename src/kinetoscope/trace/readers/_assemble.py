@@ -16,8 +16,8 @@ from kinetoscope.trace.readers import _columns, _filter, _lanes, _processes
 from kinetoscope.trace.readers._header import make_header, parse_frame, whole
 from kinetoscope.trace.readers._kinds import RowKinds, decide
 from kinetoscope.trace.readers._part import Part
-from kinetoscope.trace.readers._repair import LOSSY, Repairs, merge_all
 from kinetoscope.trace.readers._pieces import Frame
+from kinetoscope.trace.readers._repair import LOSSY, Repairs, merge_all
 from kinetoscope.trace.trace import Trace
 
 _EPOCH_NS = 10**17
@@ -37,7 +37,7 @@ def assemble(path: Path, parts: Sequence[Part], frame: Frame) -> Trace:
     kinds = decide(merged, lanes)
     order = _filter.ordered_rows(merged, kinds.housekeeping, repairs)
     if not len(order):
-        raise _empty(path, parts, repairs)
+        raise _empty(path, repairs)
     shift, base = _base(merged.values("ts"), order, values)
     events = _event_table(merged, kinds, order, shift)
     out_of_memory = sum(part.phases.get("[OutOfMemory]", 0) for part in parts)
@@ -61,7 +61,7 @@ def assemble(path: Path, parts: Sequence[Part], frame: Frame) -> Trace:
     )
 
 
-def _empty(path: Path, parts: Sequence[Part], repairs: Repairs) -> EmptyTraceError:
+def _empty(path: Path, repairs: Repairs) -> EmptyTraceError:
     if "truncated" in repairs.counts or "truncated_gzip" in repairs.counts:
         return EmptyTraceError(
             f"{path} is cut off before its first event.",
@@ -74,9 +74,7 @@ def _empty(path: Path, parts: Sequence[Part], repairs: Repairs) -> EmptyTraceErr
     )
 
 
-def _base(
-    ts: npt.NDArray[Any], order: npt.NDArray[Any], values: dict[str, Any]
-) -> tuple[int, int]:
+def _base(ts: npt.NDArray[Any], order: npt.NDArray[Any], values: dict[str, Any]) -> tuple[int, int]:
     """(what to subtract from the times, the absolute time of zero), both ns."""
     base = whole(values.get("baseTimeNanoseconds")) or 0
     first = int(ts[order[0]])
@@ -123,7 +121,9 @@ def _memory_table(parts: Sequence[Part], lanes: _lanes.Lanes, shift: int) -> pl.
     rows = np.concatenate([part.memory for part in parts])
     threads: list[int] = []
     for part in parts:
-        numbers = {i: lanes.host(_lanes.lane_key(part.lanes[i])) for i in set(part.memory[:, 1].tolist())}
+        numbers = {
+            i: lanes.host(_lanes.lane_key(part.lanes[i])) for i in set(part.memory[:, 1].tolist())
+        }
         threads.extend(numbers[i] for i in part.memory[:, 1].tolist())
     order = np.argsort(rows[:, 0], kind="stable")
     rows, thread = rows[order], np.array(threads, dtype=np.int32)[order]
@@ -143,7 +143,9 @@ def _memory_table(parts: Sequence[Part], lanes: _lanes.Lanes, shift: int) -> pl.
 def _device_names(values: dict[str, Any]) -> list[str | None]:
     devices = values.get("deviceProperties")
     entries = devices if isinstance(devices, list) else []
-    return [e.get("name") for e in entries if isinstance(e, dict) and isinstance(e.get("name"), str)]
+    return [
+        e.get("name") for e in entries if isinstance(e, dict) and isinstance(e.get("name"), str)
+    ]
 
 
 def _damage(repairs: Repairs) -> tuple[Damage, ...]:

@@ -101,7 +101,9 @@ class Lanes:
         return number if number < 2**31 else number & 0x7FFF_FFFF
 
 
-def vendor_of(names: Sequence[str], device_names: Sequence[str | None], keys: Iterable[str]) -> str | None:
+def vendor_of(
+    names: Sequence[str], device_names: Sequence[str | None], keys: Iterable[str]
+) -> str | None:
     """Who built the device, from its name, from header keys, else from runtime calls."""
     text = " ".join(name for name in device_names if name).lower()
     header = " ".join(keys).lower()
@@ -116,7 +118,17 @@ def vendor_of(names: Sequence[str], device_names: Sequence[str | None], keys: It
 
 _VENDORS: tuple[tuple[str, tuple[str, ...], tuple[str, ...], tuple[str, ...]], ...] = (
     ("amd", ("amd", "radeon", "instinct"), ("hip_", "roctracer"), ("hip",)),
-    ("intel", ("intel", "arc(tm)", "data center gpu max"), ("xpu_",), ("zeCommand", "zeEvent", "zeMem", "urEnqueue", "urUSM", "urQueue")),
-    ("nvidia", ("nvidia", "tesla", "geforce", "quadro", "titan", "a100", "h100"), ("cupti",), ("cuda", "cuLaunch")),
+    (
+        "intel",
+        ("intel", "arc(tm)", "data center gpu max"),
+        ("xpu_",),
+        ("zeCommand", "zeEvent", "zeMem", "urEnqueue", "urUSM", "urQueue"),
+    ),
+    (
+        "nvidia",
+        ("nvidia", "tesla", "geforce", "quadro", "titan", "a100", "h100"),
+        ("cupti",),
+        ("cuda", "cuLaunch"),
+    ),
     ("huawei", ("ascend",), ("cann",), ("aclrt", "aclnn")),
 )

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from msgspec import Raw
+
 from kinetoscope.trace.readers import _times
 from kinetoscope.trace.readers._repair import Repairs
-from kinetoscope.trace.readers._schema import Event, ExactEvent, Raw
+from kinetoscope.trace.readers._schema import Event, ExactEvent
 
 
 def pair_up(events: Sequence[Any], repairs: Repairs) -> list[ExactEvent]:

@@ -114,13 +114,12 @@ def _started(path: Path, workers: int, pieces: int) -> Iterator[tuple[PieceQueue
         stack.callback(os.close, descriptor)
         running: Workers = []
         stack.callback(_stop, running)
-        for _ in range(workers):
-            try:
-                # Not a context manager: the columns are read from it after the worker's end.
-                file = _anonymous_file()
+        try:
+            for _ in range(workers):
+                file = _anonymous_file()  # the columns are read from it after the worker's end
                 running.append((_start(path, descriptor, file), file))
-            except OSError as error:
-                raise CannotShareError from error
+        except OSError as error:
+            raise CannotShareError from error
         yield PieceQueue(descriptor), running
 
 
@@ -128,7 +127,7 @@ def _anonymous_file() -> BinaryIO:
     if hasattr(os, "memfd_create"):
         with suppress(OSError):
             return os.fdopen(os.memfd_create("kinetoscope"), "w+b")
-    return tempfile.TemporaryFile()  # noqa: SIM115 - closed when the last column was read
+    return tempfile.TemporaryFile()
 
 
 def _start(path: Path, queue: int, out: BinaryIO) -> subprocess.Popen[bytes]:

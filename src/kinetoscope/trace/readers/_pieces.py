@@ -83,7 +83,7 @@ class RangePieces:
 
     def __init__(self, path: Path, frame: Frame) -> None:
         self._frame = frame
-        text, self._layout = _find_layout(path, blocks(path, frame.repairs))
+        _, self._layout = _find_layout(path, blocks(path, frame.repairs))
         frame.head, frame.bare = self._layout.head, self._layout.bare
         self._file = path.open("rb")
         self.count = -(-path.stat().st_size // BLOCK)

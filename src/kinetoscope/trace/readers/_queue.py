@@ -41,9 +41,7 @@ def filled_queue(count: int) -> int:
     return reader
 
 
-def decode_shared(
-    path: Path, frame: Frame, decoder: Decoder, queue: PieceQueue
-) -> Iterator[int]:
+def decode_shared(path: Path, frame: Frame, decoder: Decoder, queue: PieceQueue) -> Iterator[int]:
     """Decode pieces that the queue hands out; yields the number of each when it is done."""
     if is_gzip(path):
         yield from _decode_stream(path, frame, decoder, queue)
@@ -51,9 +49,7 @@ def decode_shared(
         yield from _decode_ranges(path, frame, decoder, queue)
 
 
-def _decode_ranges(
-    path: Path, frame: Frame, decoder: Decoder, queue: PieceQueue
-) -> Iterator[int]:
+def _decode_ranges(path: Path, frame: Frame, decoder: Decoder, queue: PieceQueue) -> Iterator[int]:
     source = RangePieces(path, frame)
     try:
         while (index := queue.take()) is not None:
@@ -65,14 +61,12 @@ def _decode_ranges(
         source.close()
 
 
-def _decode_stream(
-    path: Path, frame: Frame, decoder: Decoder, queue: PieceQueue
-) -> Iterator[int]:
+def _decode_stream(path: Path, frame: Frame, decoder: Decoder, queue: PieceQueue) -> Iterator[int]:
     """Each process unpacks the whole file, which is quick, and decodes its share of it."""
-    mine = queue.take()
-    for index, text in stream_pieces(path, frame, wanted=lambda index: index == mine):
+    mine = [queue.take()]
+    for index, text in stream_pieces(path, frame, wanted=lambda index: index == mine[0]):
         decoder.add(index, text)
         yield index
-        mine = queue.take()
-        if mine is None:
+        mine[0] = queue.take()
+        if mine[0] is None:
             return

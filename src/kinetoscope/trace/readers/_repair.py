@@ -29,7 +29,9 @@ _ESCAPE = re.compile(r'\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})|\\')
 _DRIVE = re.compile(r'"[A-Za-z]:\\')
 _CONTROL = re.compile(r"[\x00-\x1f]")
 _EVENT_START = re.compile(rb'\{\s*"(?:ph|cat|name|pid|tid|ts|dur|id|args|s|bp)"\s*:\s*')
-_RAW_NAME = re.compile(r'("name"\s*:\s*")(.*)("\s*,\s*"(?:ph|cat|pid|tid|ts|dur|args)"\s*:)', re.DOTALL)
+_RAW_NAME = re.compile(
+    r'("name"\s*:\s*")(.*)("\s*,\s*"(?:ph|cat|pid|tid|ts|dur|args)"\s*:)', re.DOTALL
+)
 _KEPT_FIELD = re.compile(r'"(ph|cat|name|pid|tid|ts|dur)"\s*:\s*("(?:[^"\\]|\\.)*"|-?[\d.]+)')
 _KEPT_ID = re.compile(r'"(External id|correlation|stream|device)"\s*:\s*(\d+)')
 
@@ -98,7 +100,8 @@ def _mend_escapes(token: str, repairs: Repairs) -> str:
         return token
     repairs.add("bad_escape", token)
     # One bad escape means that the writer escaped none: `\t` in such a path is no tab.
-    return _ESCAPE.sub(lambda m: m.group() if m.group() in {'\\"', "\\\\"} else "\\" + m.group(), token)
+    kept = {'\\"', "\\\\"}
+    return _ESCAPE.sub(lambda m: m.group() if m.group() in kept else "\\" + m.group(), token)
 
 
 def _decode_all(text: str) -> list[ExactEvent] | None:

@@ -6,6 +6,8 @@ pooled as it stands and parsed later by whoever needs it.
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 from msgspec import Raw, field
 
@@ -95,7 +97,7 @@ RAW_KEYS: tuple[tuple[str, str], ...] = (
 _FIRST_EXTRA = len(RAW_KEYS) - len(EXTRA_KEYS)
 
 # Kineto writes the keys of an event in about this order, which msgspec's search rewards.
-Args = msgspec.defstruct(
+Args: Any = msgspec.defstruct(
     "Args",
     [
         *((name, int, field(default=default, name=key)) for name, key, default in INT_KEYS[:3]),
@@ -126,7 +128,7 @@ class Event(msgspec.Struct, gc=False):
     tid: int | str | None = None
     ts: float = NO_TS
     dur: float | None = 0.0
-    args: Args | None = None  # type: ignore[valid-type]
+    args: Args | None = None
 
 
 class ExactEvent(msgspec.Struct, gc=False):
@@ -139,4 +141,4 @@ class ExactEvent(msgspec.Struct, gc=False):
     tid: int | str | None = None
     ts: Raw = NO_TEXT
     dur: Raw = NO_TEXT
-    args: Args | None = None  # type: ignore[valid-type]
+    args: Args | None = None

@@ -14,6 +14,8 @@ BLOCK = 4 << 20
 
 _PACKED_BLOCK = 256 << 10
 _GZIP = b"\x1f\x8b"
+_GZIP_FORMAT = 31
+_GZIP_ERROR: type[Exception] = isal_zlib.error  # type: ignore[assignment]
 
 
 def is_gzip(path: Path) -> bool:
@@ -33,33 +35,37 @@ def blocks(path: Path, repairs: Repairs) -> Iterator[bytes]:
 
 
 def _unpacked(path: Path, repairs: Repairs) -> Iterator[bytes]:
-    unpacker = isal_zlib.decompressobj(31)
     waiting: list[bytes] = []
     size = 0
+    for data in _members(path, repairs):
+        waiting.append(data)
+        size += len(data)
+        if size >= BLOCK:
+            yield b"".join(waiting)
+            waiting, size = [], 0
+    if waiting:
+        yield b"".join(waiting)
+
+
+def _members(path: Path, repairs: Repairs) -> Iterator[bytes]:
+    """What the members of a gzip file hold, in pieces of any size up to `BLOCK`."""
+    unpacker = isal_zlib.decompressobj(_GZIP_FORMAT)
     with path.open("rb") as file:
         packed = file.read(_PACKED_BLOCK)
         while packed:
             try:
                 data = unpacker.decompress(packed, BLOCK)
-            except isal_zlib.error as error:
+            except _GZIP_ERROR as error:
                 repairs.add("broken_gzip", str(error))
-                break
+                return
             if data:
-                waiting.append(data)
-                size += len(data)
-            if size >= BLOCK:
-                yield b"".join(waiting)
-                waiting, size = [], 0
+                yield data
+            packed = unpacker.unconsumed_tail or file.read(_PACKED_BLOCK)
             if unpacker.eof:
-                packed = unpacker.unused_data.lstrip(b"\0") or file.read(_PACKED_BLOCK)
-                packed = packed.lstrip(b"\0") if packed[:1] == b"\0" else packed
-                if packed[:2] != _GZIP:
-                    break
-                unpacker = isal_zlib.decompressobj(31)
-            else:
-                packed = unpacker.unconsumed_tail or file.read(_PACKED_BLOCK)
-        else:
-            if not unpacker.eof:
-                repairs.add("truncated_gzip", f"{path.name} ends inside a gzip member")
-    if waiting:
-        yield b"".join(waiting)
+                packed = unpacker.unused_data + packed
+                packed = packed.lstrip(b"\0") or file.read(_PACKED_BLOCK)
+                if not packed.startswith(_GZIP):
+                    return  # padding or foreign bytes behind the last member
+                unpacker = isal_zlib.decompressobj(_GZIP_FORMAT)
+    if not unpacker.eof:
+        repairs.add("truncated_gzip", f"{path.name} ends inside a gzip member")

@@ -56,6 +56,8 @@ def write_part(file: BinaryIO, part: Part, tail: bytes | None, frame: Repairs) -
     """Append the pools, which end the file.
 
     Args:
+        file: where the chunks were written.
+        part: its pools; the chunks are not looked at.
         tail: text behind the events if this process read the last piece, else None.
         frame: damage of the file as a whole, found together with the tail.
     """
