@@ -48,8 +48,8 @@ def index_page(rules: list[Rule]) -> str:
     return "\n".join(
         (
             f"{NOTE}# Rules\n",
-            "Each rule answers on every recording: it fired, it stayed silent, or it could not look",
-            "and says what the recording lacks. `kinetoscope rules CODE` shows the same pages.",
+            "Each rule answers on every recording: it fired, it stayed silent, or it could not",
+            "look and says what the recording lacks. `kinetoscope rules CODE` shows a page too.",
             "",
             "| code | name | class | finds |",
             "|---|---|---|---|",

@@ -19,7 +19,7 @@ GRADES = {
     "S": "read in the source of PyTorch",
     "L": "from literature, not yet seen in a recording",
 }
-"""Why a rule is believed."""
+"""Why a rule is believed; `Rule.evidence` holds one or more of these letters."""
 
 
 def page(rule: Rule) -> str:
@@ -28,7 +28,7 @@ def page(rule: Rule) -> str:
         f"# {rule.code} {rule.name}",
         rule.summary,
         _facts(rule),
-        _body(rule.doc, rule.summary),
+        _body(rule.doc),
         _thresholds(rule.options),
         _examples(rule),
         _references(rule.references),
@@ -49,20 +49,16 @@ def _facts(rule: Rule) -> str:
         (
             f"* Class: {rule.class_.replace('_', ' ')}",
             f"* Needs: {'; '.join(needs(rule)) or 'any recording'}",
-            f"* Evidence: {', '.join(GRADES.get(grade, grade) for grade in _grades(rule))}",
+            f"* Evidence: {', '.join(GRADES[grade] for grade in rule.evidence)}",
             f"* Since: {rule.since}{preview}",
         )
     )
 
 
-def _grades(rule: Rule) -> list[str]:
-    return [grade.strip() for grade in rule.evidence.split(",")]
-
-
-def _body(doc: str, summary: str) -> str:
-    """Return the rule's text without its first sentence, which stands on top already."""
-    text = inspect.cleandoc(doc)
-    return text.removeprefix(summary).strip() if text.startswith(summary) else text
+def _body(doc: str) -> str:
+    """Return the rule's text without its first paragraph, whose place the summary takes."""
+    first, _, rest = inspect.cleandoc(doc).partition("\n\n")
+    return f"{first}\n\n{rest}" if first.startswith("## ") else rest
 
 
 def _thresholds(options: Any) -> str:

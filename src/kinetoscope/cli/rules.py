@@ -34,7 +34,7 @@ def command(codes: tuple[str, ...], form: str, no_color: bool) -> None:
     chosen = choose(all_rules(), codes)
     if form == "json":
         output.write(as_json(chosen), utf8=True)
-    elif len(codes) == 1 and len(chosen) == 1:
+    elif len(codes) == 1 and codes[0].lower() in (chosen[0].code.lower(), chosen[0].name):
         output.write(_page(chosen[0], color=output.color_wanted(no_color=no_color)))
     else:
         output.write(_table(chosen, color=output.color_wanted(no_color=no_color)))

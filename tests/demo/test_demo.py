@@ -1,0 +1,100 @@
+"""The demo without torch, and what it says about its own prediction."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from kinetoscope.cli import run
+from kinetoscope.demo import live, recorded
+from kinetoscope.demo.walk import Run, Walk, comparison, predicted
+from kinetoscope.result.saved import decode
+from tests import results
+
+Capture = pytest.CaptureFixture[str]
+
+
+def _walk(before_ms: float, after_ms: float) -> Walk:
+    place = Path("x")
+    return Walk("", place, (), Run(place, before_ms), Run(place, after_ms))
+
+
+def test_the_whole_loop_on_recordings(tmp_path: Path, capsys: Capture) -> None:
+    assert run(["demo", "--no-torch", "-o", str(tmp_path / "demo")]) == 0
+    out, err = capsys.readouterr()
+    for part in ("1 Profile", "2 Diagnose", "3 Change one thing", "4 Verify", "DL101"):
+        assert part in out
+    assert "inside the range" in " ".join(out.split())
+    assert "Traceback" not in err
+    names = {path.name for path in (tmp_path / "demo").iterdir()}
+    assert names == {
+        *("before.json", "before.md", "before.trace.json.gz", "train.py"),
+        *("after.json", "after.md", "after.trace.json.gz"),
+    }
+
+
+def test_the_recordings_show_what_was_planted(tmp_path: Path) -> None:
+    assert run(["demo", "--no-torch", "-o", str(tmp_path)]) == 0
+    before = decode((tmp_path / "before.json").read_bytes(), name="before")
+    after = decode((tmp_path / "after.json").read_bytes(), name="after")
+    assert before.verdict.bottleneck == "data_loading"
+    assert before.findings[0].code == "DL101"
+    assert any(at.file and at.file.endswith("train.py") for at in before.findings[0].locations)
+    assert "DL101" not in {finding.code for finding in after.findings}
+    assert before.step.time_ns.mid == pytest.approx(22.418e6, rel=0.02)
+
+
+def test_the_recordings_are_small(tmp_path: Path) -> None:
+    walk = recorded.make(tmp_path)
+    assert walk.speedup == pytest.approx(4.55, abs=0.01)
+    assert all(path.stat().st_size < 1_000_000 for path in tmp_path.iterdir())
+    assert walk.program.read_text(encoding="utf-8").startswith('"""Train a small image classifier')
+
+
+@pytest.mark.parametrize(
+    ("after_ms", "words"),
+    [(10, "4.0x faster. That is inside the range"), (2, "more than"), (30, "less than")],
+)
+def test_the_comparison(after_ms: float, words: str) -> None:
+    finding = predicted(results.diagnosis())
+    assert finding is not None
+    text = comparison(_walk(40, after_ms), finding)
+    assert words in text
+    assert text.endswith("DL101 predicted: 2.9x to 5.4x.")
+
+
+def test_a_diagnosis_without_prediction() -> None:
+    assert predicted(results.healthy()) is None
+    no_gain = msgspec.structs.replace(results.LOADER, gain=results.PIN.gain)
+    assert predicted(results.diagnosis(findings=(no_gain,))) is None
+    assert "predicted no gain" in comparison(_walk(40, 20), None)
+
+
+def test_a_broken_torch_falls_back_to_the_recordings(
+    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live, "possible", lambda: True)
+    assert run(["demo", "-o", str(tmp_path)]) == 0
+    out, err = capsys.readouterr()
+    assert "No module named" in err
+    assert "using the shipped recordings instead" in err
+    assert "4 Verify" in out
+
+
+def test_the_fix_of_the_live_demo_is_one_line() -> None:
+    program = Path(live.__file__).parent / "program" / "train.py"
+    text = program.read_text(encoding="utf-8")
+    assert text.count(live.SLOW) == 1
+    assert live._difference(text) == (
+        "-    loader = DataLoader(Photos(), batch_size=16, num_workers=0)",
+        "+    loader = DataLoader(Photos(), batch_size=16, num_workers=4, persistent_workers=True)",
+    )
+
+
+def test_truth_is_complete() -> None:
+    path = Path(recorded.__file__).parent / "recordings" / "truth.json"
+    truth = json.loads(path.read_text(encoding="utf-8"))
+    assert set(truth) == {"how", "change", "before_step_ms", "after_step_ms"}
