@@ -164,7 +164,7 @@ def test_a_budget_of_many_lines() -> None:
     )
     diagnosis = results.diagnosis(budget=lines)
     page = " ".join(_page(diagnosis, width=80).split())
-    assert "2 % 2.00 ms framework 4 lines below 1 %: --verbose" in page
+    assert "2 % 2.00 ms several 4 lines below 1 %: --verbose" in page
     assert "part 5" in page
     assert "part 4" not in page
     everything = _page(diagnosis, width=80, verbose=True)

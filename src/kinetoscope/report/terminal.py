@@ -17,6 +17,7 @@ from kinetoscope.result import Budget, DeviceTimeline, Diagnosis
 SHOWN_FINDINGS = 5
 SHOWN_REASONS = 4
 SMALL_SHARE = 0.01
+_MIXED = "lines below 1 %: --verbose"
 
 CLASS_STYLES = {
     "compute": "green",
@@ -81,14 +82,13 @@ def _step(page: Page, diagnosis: Diagnosis) -> None:
 
 
 def _folded(budget: tuple[Budget, ...]) -> list[Budget]:
-    """The lines worth a row: those below one percent become one when they are several."""
+    """The lines worth a row: those below one percent become one, named `_MIXED`."""
     small = [line for line in budget if line.share < SMALL_SHARE]
     if len(small) < 2:
         return list(budget)
-    classes = {line.class_ for line in small}
     rest = Budget(
-        class_=classes.pop() if len(classes) == 1 else "unattributed",
-        label=f"{len(small)} lines below 1 %: --verbose",
+        class_="unattributed",
+        label=f"{len(small)} {_MIXED}",
         ns=sum(line.ns for line in small),
         share=sum(line.share for line in small),
     )
@@ -107,7 +107,10 @@ def _budget(page: Page, diagnosis: Diagnosis, options: RenderOptions) -> None:
     page.whole(stripe)
     times = [units.duration(line.ns) for line in budget]
     shares = [units.percent(line.share) for line in budget]
-    names = [phrases.CLASSES[line.class_] for line in budget]
+    names = [
+        "several" if line.label.endswith(_MIXED) else phrases.CLASSES[line.class_]
+        for line in budget
+    ]
     time_width, share_width = max(map(len, times)), max(map(len, shares))
     name_width = max(map(len, names))
     for index, line in enumerate(budget):
