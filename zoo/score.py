@@ -67,7 +67,7 @@ def score_case(folder: Path, case: str, truth: dict[str, Any], variant: str) -> 
     if not files:
         return None
     result = diagnose([str(f) for f in files])
-    planted = "codes" in truth and variant != "fixed"
+    planted = bool(truth.get("codes")) and variant != "fixed"
     program = [f for f in result.findings if f.class_ != "quality"]
     high = SEVERITIES.index("high")
     alarms = tuple(
@@ -120,7 +120,7 @@ def _cause(findings: list[Finding], codes: list[str]) -> tuple[Finding | None, i
 
 
 def _function(hit: Finding | None, truth: dict[str, Any]) -> bool | None:
-    wanted = set(truth.get("functions", ())) | {truth.get("planted", {}).get("function")}
+    wanted = set(truth.get("functions", ())) | {(truth.get("planted") or {}).get("function")}
     if not wanted - {None}:
         return None
     return hit is not None and any(place.function in wanted for place in hit.locations)

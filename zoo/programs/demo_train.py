@@ -56,7 +56,7 @@ def train_step(model, optimizer, batches, device):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--workers", type=int, default=0)
-    parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--trace", default="trace.json.gz")
     args = parser.parse_args()
     device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -85,12 +85,12 @@ def main():
         activities.append(ProfilerActivity.CUDA)
     with profile(
         activities=activities,
-        schedule=schedule(wait=1, warmup=2, active=4, repeat=1),
+        schedule=schedule(wait=1, warmup=2, active=3, repeat=1),
         on_trace_ready=lambda p: p.export_chrome_trace(args.trace),
         record_shapes=True,
         with_stack=True,
     ) as prof:
-        for _ in range(7):
+        for _ in range(6):
             train_step(model, optimizer, batches, device)
             prof.step()
 

@@ -153,9 +153,12 @@ def rescale_on_host(h):
     functions=("fetch", "train_images"),
 )
 def h2d_same_stream(fixed):
-    net = UNet(3, pick(16, 4)).to(DEV).to(memory_format=torch.channels_last)
+    width = pick(32, 4)
+    net = nn.Sequential(
+        nn.Conv2d(3, width, 4, 4), ResBlock(width, width), ResBlock(width, width), nn.Conv2d(width, 3, 1)
+    ).to(DEV)
     opt = torch.optim.AdamW(net.parameters(), lr=1e-4, fused=True)
-    shape = (pick(48, 2), 3, pick(384, 8), pick(384, 8))
+    shape = (pick(96, 2), 3, pick(384, 8), pick(384, 8))
     batches = [pinned(torch.randn(shape)) for _ in range(3)]
     side = None if DRY or not fixed else torch.cuda.Stream()
     state = {"turn": 0}
@@ -176,7 +179,7 @@ def h2d_same_stream(fixed):
             state["next"] = fetch()
         opt.zero_grad()
         with torch.autocast(DEV.type, BF16):
-            loss = (net(x) - x).square().mean()
+            loss = (net(x) - F.avg_pool2d(x, 4)).square().mean()
         loss.backward()
         opt.step()
 

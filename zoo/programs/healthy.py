@@ -194,3 +194,31 @@ def ok_hooked_mlp(fixed):
         return sum(history)
 
     return train_hooked
+
+
+class Pages(Dataset):
+    def __init__(self, length):
+        self.length = length
+
+    def __len__(self):
+        return 1_000_000
+
+    def __getitem__(self, i):
+        return torch.arange(i, i + self.length) % 1000
+
+
+@case("healthy: loader in the main process, small pageable copies, all behind the GPU", "compute")
+def ok_mainproc_hidden(fixed):
+    dim = pick(2048, 16)
+    embed = nn.Embedding(1000, dim).to(DEV, BF16)
+    net = nn.Sequential(embed, *stack(dim, pick(16, 4), pick(3, 1)).to(BF16))
+    opt = torch.optim.AdamW(net.parameters(), lr=1e-4, fused=True)
+    stream = iter(DataLoader(Pages(pick(1024, 8)), pick(12, 2)))
+
+    def train_pages():
+        ids = next(stream).to(DEV, non_blocking=True)
+        opt.zero_grad()
+        net(ids).float().square().mean().backward()
+        opt.step()
+
+    return train_pages

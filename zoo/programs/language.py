@@ -133,7 +133,7 @@ def pad_batch(samples):
     light=True,
 )
 def dl_pad_in_loop(fixed):
-    model = TextModel(1024, 256, 4, 2, 2).to(DEV)
+    model = TextModel(1024, 128, 4, 1, 2).to(DEV)
     opt = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
     loader = DataLoader(
         Sentences(pick(360, 12)),
@@ -164,8 +164,8 @@ def dl_pad_in_loop(fixed):
 )
 def cp_checkpoint_all(fixed):
     dim = pick(1024, 32)
-    layers = nn.ModuleList(Layer(dim, 4) for _ in range(pick(6, 2))).to(DEV, BF16)
-    x = torch.randn(pick(8, 2), pick(1024, 8), dim, device=DEV, dtype=BF16, requires_grad=True)
+    layers = nn.ModuleList(Layer(dim, 4) for _ in range(pick(4, 2))).to(DEV, BF16)
+    x = torch.randn(pick(24, 2), pick(1024, 8), dim, device=DEV, dtype=BF16, requires_grad=True)
 
     def train_lm():
         layers.zero_grad()

@@ -7,7 +7,6 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
-from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
@@ -41,10 +40,9 @@ class Branch(nn.Module):
 )
 def cm_wide_layers(fixed):
     width = pick(6144, 16)
-    net = ddp(nn.Sequential(*[nn.Linear(width, width, bias=False) for _ in range(6)]))
-    if fixed and not DRY:
-        net.register_comm_hook(None, bf16_compress_hook)
-    x = torch.randn(pick(32, 2), width, device=DEV)
+    dtype = BF16 if fixed else torch.float32
+    net = ddp(nn.Sequential(*[nn.Linear(width, width, bias=False) for _ in range(6)]).to(dtype))
+    x = torch.randn(pick(32, 2), width, device=DEV, dtype=dtype)
 
     def train_wide_rank():
         net.zero_grad()
@@ -70,9 +68,10 @@ def average_gradients(model):
     active=3,
 )
 def cm_average_each(fixed):
-    model = Branch(pick(384, 8), pick(40, 2)).to(DEV)
+    torch.set_float32_matmul_precision("high")
+    model = Branch(pick(6144, 8), pick(6, 2)).to(DEV)
     net = ddp(model) if fixed else model
-    x = torch.randn(pick(2048, 4), pick(384, 8), device=DEV)
+    x = torch.randn(pick(1536, 4), pick(6144, 8), device=DEV)
 
     def train_branch():
         net.zero_grad()
@@ -101,7 +100,7 @@ def mean_of_gathered(p):
 )
 def cm_gather_each(fixed):
     model = nn.Sequential(
-        nn.Embedding(pick(20_000, 10), 256), *[nn.Linear(256, 256) for _ in range(pick(32, 2))]
+        nn.Embedding(pick(100_000, 10), 1024), *[nn.Linear(1024, 1024) for _ in range(pick(8, 2))]
     ).to(DEV)
     net = ddp(model) if fixed else model
     ids = torch.randint(0, 10, (pick(4096, 4),), device=DEV)
@@ -147,8 +146,8 @@ def cm_tiny_buckets(fixed):
     active=3,
 )
 def cm_sync_each_micro(fixed):
-    net = ddp(Branch(pick(2560, 8), pick(8, 2)))
-    parts = [torch.randn(pick(256, 2), pick(2560, 8), device=DEV) for _ in range(4)]
+    net = ddp(Branch(pick(8192, 8), pick(3, 2)))
+    parts = [torch.randn(pick(64, 2), pick(8192, 8), device=DEV) for _ in range(4)]
 
     def train_accumulate():
         net.zero_grad()
@@ -170,8 +169,8 @@ def cm_sync_each_micro(fixed):
     ranks=2,
 )
 def cm_barrier_each_step(fixed):
-    net = ddp(Branch(pick(512, 8), pick(16, 2)))
-    x = torch.randn(pick(512, 4), pick(512, 8), device=DEV)
+    net = ddp(Branch(pick(1024, 8), pick(8, 2)))
+    x = torch.randn(pick(8192, 4), pick(1024, 8), device=DEV)
     losses = []
 
     def train_logged():
@@ -219,7 +218,7 @@ class EncoderBlock(nn.Module):
 )
 def cm_fsdp_projections(fixed):
     dim = pick(512, 8)
-    blocks = nn.Sequential(*[EncoderBlock(dim) for _ in range(pick(8, 2))]).to(DEV)
+    blocks = nn.Sequential(*[EncoderBlock(dim) for _ in range(pick(3, 2))]).to(DEV)
     for block in blocks:
         if not fixed:
             for part in block.children():
@@ -250,7 +249,7 @@ def conv_block(chans):
     active=2,
 )
 def cm_fsdp_convs(fixed):
-    net = nn.Sequential(*[conv_block(pick(128, 8)) for _ in range(pick(20, 2))]).to(DEV)
+    net = nn.Sequential(*[conv_block(pick(128, 8)) for _ in range(pick(8, 2))]).to(DEV)
     if not fixed:
         for leaf in list(net.modules()):
             if isinstance(leaf, nn.Conv2d | nn.GroupNorm):

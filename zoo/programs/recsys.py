@@ -198,12 +198,12 @@ class Bank:
 )
 def mm_ema_clones(fixed):
     table = nn.Embedding(pick(1_500_000, 50), 128, sparse=True, device=DEV)
-    wide = pick(4096, 16)
+    wide = pick(1024, 16)
     deep = nn.Sequential(nn.Linear(128, wide), nn.ReLU(), nn.Linear(wide, wide), nn.ReLU(), nn.Linear(wide, 1))
     model = nn.ModuleDict({"table": table, "deep": deep.to(DEV)})
     opt = torch.optim.SGD(model.parameters(), lr=0.01)
     average = {k: v.detach().clone() for k, v in model.state_dict().items()}
-    ids = torch.randint(0, table.num_embeddings, (pick(4096, 8),), device=DEV)
+    ids = torch.randint(0, table.num_embeddings, (pick(1024, 8),), device=DEV)
 
     def train_average():
         opt.zero_grad()

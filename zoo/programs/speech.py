@@ -103,7 +103,7 @@ def fw_lstm_cell_loop(fixed):
 @case(
     "logits with their graph kept in a list for the epoch's metric",
     "memory",
-    also=("compute",),
+    also=("framework", "compute"),
     codes=("MM305", "MM308"),
     functions=("train_tagger",),
     active=8,
