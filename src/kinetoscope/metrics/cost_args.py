@@ -11,7 +11,7 @@ import msgspec
 
 from kinetoscope.metrics.precision import Dtype, dtype_of, element_size
 
-__all__ = ["Args", "Cost", "Formula", "NotRecordedError", "Op", "Shape", "parse_list"]
+__all__ = ["Args", "Cost", "Formula", "NotRecordedError", "Op", "Shape", "broadcast", "parse_list"]
 
 Shape = tuple[int, ...]
 
@@ -144,8 +144,11 @@ class Args:
         return values
 
     def spread(self, i: int, rank: int, default: int | None = None) -> list[int]:
-        """`ints` with one value a spatial dimension; one value stands for all."""
-        if default is not None and self.text(i) in ("", "[]"):
+        """`ints` with one value a spatial dimension; one value stands for all.
+
+        An argument that was left out has its default; values that were not recorded have none.
+        """
+        if default is not None and self.concrete and self.text(i) in ("", "[]"):
             return [default] * rank
         values = self.ints(i)
         if len(values) == 1:
@@ -174,6 +177,17 @@ class Op(NamedTuple):
     concrete: bool = False
     composite: bool = False
     lists: bool = False
+
+
+def broadcast(*shapes: Shape) -> Shape:
+    """The shape that these broadcast to."""
+    rank = max((len(s) for s in shapes), default=0)
+    padded = [(1,) * (rank - len(s)) + s for s in shapes]
+    return (
+        tuple(0 if 0 in sizes else max(sizes) for sizes in zip(*padded, strict=True))
+        if rank
+        else ()
+    )
 
 
 def _is_shape(value: object) -> bool:

@@ -25,7 +25,7 @@ LARGE_COPY_BYTES = 64 * 1024
 TO_DEVICE = (CopyKind.H2D_PAGEABLE, CopyKind.H2D_PINNED, CopyKind.H2D_UNKNOWN)
 TO_HOST = (CopyKind.D2H_PAGEABLE, CopyKind.D2H_PINNED, CopyKind.D2H_UNKNOWN)
 
-_FACTORIES = frozenset(
+FACTORIES = frozenset(
     "randn rand zeros ones empty full arange normal_ uniform_ fill_ zero_ randint randperm eye "
     "linspace bernoulli_ random_ exponential_".split()
 )
@@ -36,7 +36,8 @@ def round_trips(trace: Trace) -> list[tuple[int, int]]:
     """Pairs (copy to the host, copy back) of rows: same size within a factor of 2, in sequence.
 
     Nothing else may have copied to the device in between, and the copy back must have been
-    launched after the first one ended: the host held the data.
+    launched after the first one ended: the host held the data. Both belong to one step, without
+    a loader in between: a result that is fetched before the next batch is sent is no round trip.
     """
     rows = rows_of(trace, Kind.COPY)
     size, kind = trace.column("bytes")[rows], trace.column("copy_kind")[rows]
@@ -51,10 +52,22 @@ def round_trips(trace: Trace) -> list[tuple[int, int]]:
         elif direction in TO_DEVICE and pending >= 0:
             before = int(trace.column("bytes")[pending])
             issued = ts[launch[row]] if launch[row] >= 0 else ts[row]
-            if 0.5 <= nbytes / before <= 2 and issued >= ts[pending] + dur[pending]:
+            fetched = int(ts[pending] + dur[pending])
+            if 0.5 <= nbytes / before <= 2 and _within_a_step(trace, fetched, int(issued)):
                 pairs.append((pending, int(row)))
             pending = -1
     return pairs
+
+
+def _within_a_step(trace: Trace, low: int, high: int) -> bool:
+    """Are two moments in order, in one step, and without a loader between them?"""
+    if high < low:
+        return False
+    loader = trace.column("ts_ns")[rows_of(trace, Kind.LOADER)]
+    if np.any((loader >= low) & (loader < high)):
+        return False
+    step = trace.steps.of(np.array([low, high]))
+    return trace.steps.count < 2 or bool(step[0] == step[1])
 
 
 def owned_gaps(
@@ -105,7 +118,7 @@ def _is_factory(trace: Trace, row: int) -> bool:
         return False
     op = int(trace.links.op[row])
     name = trace.names[trace.column("name_id")[op if op >= 0 else row]]
-    return short_name(name) in _FACTORIES
+    return short_name(name) in FACTORIES
 
 
 def roundtrip_rows(trace: Trace) -> IntArray:

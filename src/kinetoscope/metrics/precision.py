@@ -151,7 +151,10 @@ _MATRIX_UNITS: tuple[tuple[Unit, re.Pattern[str]], ...] = (
             r"|fmha_cutlass[FB]_f32_aligned\w*_sm(80|90)"
         ),
     ),
-    (Unit.FP64_MATRIX, re.compile(r"tensorop_d|d884|d16\d+gemm|dmma|nvjet|_MI\d+x\d+|xdl|tensor8x8x4")),
+    (
+        Unit.FP64_MATRIX,
+        re.compile(r"tensorop_d|d884|d16\d+gemm|dmma|nvjet|_MI\d+x\d+|xdl|tensor8x8x4"),
+    ),
     (Unit.FP32_MATRIX, re.compile(r"^(Custom_)?Cijk_|_MI\d+x\d+|xdl|gtcx|mfma")),
 )
 

@@ -18,6 +18,8 @@ from kinetoscope.trace.links import rows_of
 from kinetoscope.trace.trace import IntArray, Trace
 
 _FIRST_STEP_FACTOR = 1.5
+_IRREGULAR = 0.5
+"""Coefficient of variation of the periods above which medians say nothing about the pace."""
 _QUEUED_NS = 1_000_000
 """A first kernel this long after its launch had work before it that was not recorded."""
 
@@ -38,6 +40,8 @@ class StepTimes:
         device_step: step of each row of `device_rows`, -1 for orphans.
         device_rows: all device work rows, in time order.
         cv: coefficient of variation of the periods that set the pace; 0 for fewer than two.
+        irregular: True when some steps take several times as long as the others (a checkpoint, a
+            new epoch): then means stand for the pace, which a median would leave out.
     """
 
     recorded_ns: int
@@ -51,6 +55,7 @@ class StepTimes:
     device_rows: IntArray
     device_step: IntArray
     cv: float
+    irregular: bool = False
 
     @property
     def device_bound(self) -> bool:
@@ -74,10 +79,10 @@ def step_times(trace: Trace) -> StepTimes:
         window = _whole_window(trace, rows, device_step, steps.edges, first, last)
         inside = len(steady)
     host_pace = float(np.median(host))
-    irregular = _cv(device) > 0.5
+    irregular = _cv(device if device.size else host) > _IRREGULAR
     device_pace = float(np.median(device)) if device.size else 0.0
     if irregular:
-        device_pace = float(window[1] - window[0]) / inside
+        device_pace = float(window[1] - window[0]) / inside if device.size else 0.0
         host_pace = float(host.mean())
     pace = max(host_pace, device_pace)
     if not device.size and rows.size:
@@ -96,6 +101,7 @@ def step_times(trace: Trace) -> StepTimes:
         device_rows=rows,
         device_step=device_step,
         cv=_cv(leading),
+        irregular=irregular,
     )
 
 
@@ -122,9 +128,15 @@ def _device_edges(trace: Trace, rows: IntArray, step: IntArray, count: int) -> I
 
 
 def _steady(host: IntArray) -> tuple[int, ...]:
-    """Positions of the steady steps: without a first step that is still warming up."""
-    if host.size >= 3 and host[0] > _FIRST_STEP_FACTOR * np.median(host[1:]):
-        return tuple(range(1, host.size))
+    """Positions of the steady steps: without a first step that is still warming up.
+
+    A long first step that a later one resembles is no warm-up but something that comes back.
+    """
+    if host.size >= 3:
+        usual = float(np.median(host[1:]))
+        alike = usual + 0.5 * (host[0] - usual)
+        if host[0] > _FIRST_STEP_FACTOR * usual and host[1:].max() < alike:
+            return tuple(range(1, host.size))
     return tuple(range(host.size))
 
 
@@ -133,10 +145,9 @@ def _device_pace(
 ) -> tuple[IntArray, tuple[int, int], int]:
     """Device periods of the steady steps, and the window from the first to the last edge.
 
-    The step before the first steady one lends its end as the left edge when there is one.
+    The first steady step's own end is the left edge: its period may hold the warm-up before it.
     """
-    first = max(steady[0] - 1, 0)
-    edges = ends[first : steady[-1] + 1]
+    edges = ends[steady[0] : steady[-1] + 1]
     edges = edges[edges >= 0]
     edges = np.maximum.accumulate(edges) if edges.size else edges
     if edges.size < 2 or edges[-1] <= edges[0]:

@@ -22,7 +22,7 @@ from kinetoscope.metrics.precision import Math
 from kinetoscope.trace.trace import DeviceProperties, Header
 
 _GIB = 2**30
-_GENERIC_NAME = re.compile(r"(AMD|ATI)?\s*Radeon Graphics", re.I)
+_GENERIC_NAME = re.compile(r"((AMD|ATI)?\s*Radeon Graphics)?", re.I)
 _MEMORY_TOLERANCE = 0.12
 """Nominal against reported memory: firmware and ECC take up to a tenth."""
 _PARTITION = 0.8
@@ -73,7 +73,15 @@ def peaks_of(header: Header, device: int) -> Peaks | None:
         device: device index as in the event table.
     """
     properties = next((d for d in header.devices if d.id == device), None)
+    if properties is None and header.devices and _alike(header.devices):
+        # Visible and physical numbers may differ; with one sort of device it does not matter.
+        properties = header.devices[0]
     return None if properties is None else _find(properties)
+
+
+def _alike(devices: tuple[DeviceProperties, ...]) -> bool:
+    """Whether all devices are of one sort."""
+    return len({(d.name, d.multiprocessors) for d in devices}) == 1
 
 
 def _find(device: DeviceProperties) -> Peaks | None:
@@ -100,7 +108,7 @@ def _by_name(name: str) -> list[_DeviceFile]:
 def _by_size(device: DeviceProperties) -> _DeviceFile | None:
     """The only device with this many multiprocessors and this much memory, else None.
 
-    ROCm calls every device it has no table entry for "AMD Radeon Graphics".
+    ROCm calls every device it has no table entry for "AMD Radeon Graphics", or nothing at all.
     """
     found = [
         file

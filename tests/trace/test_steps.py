@@ -1,0 +1,79 @@
+"""What marks a step, and where it begins and ends."""
+
+from __future__ import annotations
+
+from kinetoscope.metrics.step_time import step_times
+from kinetoscope.testing import TraceBuilder
+
+
+def test_profiler_steps_give_the_edges() -> None:
+    t = TraceBuilder()
+    for i in range(3):
+        t.step(i * 100, 90)
+        t.op("aten::add", i * 100 + 5, 10)
+    steps = t.read().steps
+    assert steps.source == "profiler_step"
+    assert steps.edges.tolist() == [0, 100_000, 200_000, 290_000]
+
+
+def test_a_repeating_annotation_that_fills_the_trace() -> None:
+    t = TraceBuilder()
+    for i in range(5):
+        t.annotation(f"execute_model_{i}", i * 100, 95)
+        t.op("aten::add", i * 100 + 5, 10)
+    steps = t.read().steps
+    assert (steps.source, steps.count) == ("annotation", 5)
+
+
+def test_a_device_side_step_mark_is_no_step() -> None:
+    t = TraceBuilder()
+    t.op("aten::add", 0, 100)
+    t.kernel("gemm", 50, 30, launch_at=10)
+    t.device_annotation("ProfilerStep#0", 50, 0.017)
+    assert t.read().steps.source == "whole_trace"
+
+
+def test_graph_launches_at_an_even_pace() -> None:
+    t = TraceBuilder()
+    for i in range(6):
+        corr = 100 + i
+        t.runtime("cudaGraphLaunch", i * 100, 5, corr=corr)
+        t.kernel("gemm", i * 100 + 10, 80, corr=corr)
+    steps = t.read().steps
+    assert (steps.source, steps.count) == ("graph_launch", 5)
+
+
+def test_a_repeating_sequence_of_operators() -> None:
+    t = TraceBuilder()
+    for i in range(6):
+        for j, name in enumerate(("aten::linear", "aten::relu", "aten::sum")):
+            t.op(name, i * 30 + j * 10, 8)
+    steps = t.read().steps
+    assert (steps.source, steps.count) == ("periodic", 5)
+
+
+def test_device_events_belong_to_the_step_that_launched_them() -> None:
+    """The device lags a step behind; the first kernel was launched before the recording."""
+    t = TraceBuilder()
+    t.kernel("old", 0, 190)
+    for i in range(3):
+        t.step(i * 20, 20)
+        t.kernel("gemm", 190 + i * 200, 200, launch_at=i * 20 + 5)
+    times = step_times(t.read())
+    assert times.device_periods.tolist() == [200_000, 200_000]
+    assert times.host_periods.tolist() == [20_000, 20_000, 20_000]
+    assert times.recorded_ns == 200_000
+    assert times.orphan_rows.size == 1
+    assert times.window == (390_000, 790_000)
+    assert times.device_bound
+
+
+def test_a_warm_up_step_is_not_steady() -> None:
+    t = TraceBuilder()
+    edges = [0, 500, 600, 700, 800]
+    for low, high in zip(edges, edges[1:], strict=False):
+        t.step(low, high - low)
+        t.kernel("gemm", low + 20, 30, launch_at=low + 5)
+    times = step_times(t.read())
+    assert times.steady == (1, 2, 3)
+    assert times.recorded_ns == 100_000
