@@ -116,8 +116,8 @@ def _table(rules: Sequence[Rule], *, color: bool) -> str:
 
     from rich.text import Text
 
+    from kinetoscope.report.budget_lines import CLASS_STYLES
     from kinetoscope.report.layout import Page
-    from kinetoscope.report.terminal import CLASS_STYLES
 
     page = Page(width=shutil.get_terminal_size((100, 24)).columns, color=color)
     name_width = max((len(rule.name) for rule in rules), default=0)

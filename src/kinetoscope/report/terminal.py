@@ -8,26 +8,15 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from kinetoscope import units
-from kinetoscope.report import RenderOptions, bar, phrases
+from kinetoscope.report import RenderOptions, phrases
+from kinetoscope.report.budget_lines import CLASS_STYLES, add_budget
 from kinetoscope.report.finding_lines import add_finding
 from kinetoscope.report.layout import Page
 from kinetoscope.report.text import clean, to_ascii
-from kinetoscope.result import Budget, DeviceTimeline, Diagnosis
+from kinetoscope.result import DeviceTimeline, Diagnosis
 
 SHOWN_FINDINGS = 5
 SHOWN_REASONS = 4
-SMALL_SHARE = 0.01
-_MIXED = "lines below 1 %: --verbose"
-
-CLASS_STYLES = {
-    "compute": "green",
-    "memory": "magenta",
-    "data_loading": "yellow",
-    "communication": "blue",
-    "framework": "red",
-    "unattributed": "bright_black",
-    "undetermined": "bright_black",
-}
 
 
 def render(diagnosis: Diagnosis, options: RenderOptions) -> str:
@@ -35,7 +24,7 @@ def render(diagnosis: Diagnosis, options: RenderOptions) -> str:
     page = Page(width=options.width, color=options.color)
     _headline(page, diagnosis)
     _step(page, diagnosis)
-    _budget(page, diagnosis, options)
+    add_budget(page, diagnosis.budget, verbose=options.verbose)
     _devices(page, diagnosis.device_timeline, options)
     _findings(page, diagnosis, options)
     _recording(page, diagnosis)
@@ -79,51 +68,6 @@ def _step(page: Page, diagnosis: Diagnosis) -> None:
     page.blank()
     _label(page, "Step", Text(phrases.step_time(diagnosis.step), style="bold"))
     page.prose(phrases.step_detail(diagnosis.step), indent=_column(page), style="dim")
-
-
-def _folded(budget: tuple[Budget, ...]) -> list[Budget]:
-    """The lines worth a row: those below one percent become one, named `_MIXED`."""
-    small = [line for line in budget if line.share < SMALL_SHARE]
-    if len(small) < 2:
-        return list(budget)
-    rest = Budget(
-        class_="unattributed",
-        label=f"{len(small)} {_MIXED}",
-        ns=sum(line.ns for line in small),
-        share=sum(line.share for line in small),
-    )
-    return [*(line for line in budget if line.share >= SMALL_SHARE), rest]
-
-
-def _budget(page: Page, diagnosis: Diagnosis, options: RenderOptions) -> None:
-    budget = list(diagnosis.budget) if options.verbose else _folded(diagnosis.budget)
-    if not budget:
-        return
-    page.blank()
-    width = min(page.width, 100)
-    stripe = Text()
-    for index, cells in enumerate(bar.cells([line.share for line in budget], width)):
-        stripe.append(bar.fill(index) * cells, style=CLASS_STYLES[budget[index].class_])
-    page.whole(stripe)
-    times = [units.duration(line.ns) for line in budget]
-    shares = [units.percent(line.share) for line in budget]
-    names = [
-        "several" if line.label.endswith(_MIXED) else phrases.CLASSES[line.class_]
-        for line in budget
-    ]
-    time_width, share_width = max(map(len, times)), max(map(len, shares))
-    name_width = max(map(len, names))
-    for index, line in enumerate(budget):
-        head = Text()
-        head.append(bar.fill(index) * 2, style=CLASS_STYLES[line.class_])
-        head.append(f" {shares[index]:>{share_width}}", style="bold")
-        head.append(f"  {times[index]:>{time_width}}  ")
-        label = Text(clean(line.label))
-        if not page.narrow:
-            head.append(f"{names[index]:<{name_width}}  ")
-        elif names[index] not in line.label.lower():
-            label = Text(f"{names[index]}: {clean(line.label)}")
-        page.hanging(head, label, indent=0, column=cell_len(head.plain))
 
 
 def _devices(page: Page, rows: tuple[DeviceTimeline, ...], options: RenderOptions) -> None:
