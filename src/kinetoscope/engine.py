@@ -9,10 +9,10 @@ from pathlib import Path
 import kinetoscope
 from kinetoscope.analysis import Analysis, AnalysisOptions
 from kinetoscope.analysis.budgeting import budget
+from kinetoscope.analysis.job import leading
 from kinetoscope.metrics.device import device_timeline
 from kinetoscope.result import (
     SCHEMA_VERSION,
-    Budget,
     DeviceInfo,
     Diagnosis,
     Finding,
@@ -77,10 +77,10 @@ def diagnose_job(
     """Diagnose what has been read."""
     options = options or DiagnoseOptions()
     analyses = _analyses(job, options)
-    lead = _leading(analyses)
+    lead = leading(analyses)
     outcomes = run_rules(lead, rules, progress)
     findings = rank(finding for outcome in outcomes for finding in outcome.findings)
-    lines = _job_budget(analyses, lead)
+    lines = budget(lead)
     step_time = lead.step_time
     notes = notes_for(lead, job)
     return Diagnosis(
@@ -118,27 +118,6 @@ def _analyses(job: Job, options: DiagnoseOptions) -> tuple[Analysis, ...]:
     return analyses
 
 
-def _leading(analyses: tuple[Analysis, ...]) -> Analysis:
-    """The rank that sets the pace: the one that waits least in collectives.
-
-    In a synchronous job all ranks take the same time; the one that the others wait for spends
-    the least of it in communication, so its timeline shows the cause.
-    """
-    if len(analyses) == 1:
-        return analyses[0]
-
-    def waiting(analysis: Analysis) -> float:
-        device = analysis.device
-        if device is None:
-            return 1.0
-        from kinetoscope.metrics.intervals import measure
-
-        inside = device.within(*analysis.times.window)
-        return measure(inside.exposed_comm) / max(analysis.step_ns * analysis.steps, 1)
-
-    return min(analyses, key=waiting)
-
-
 def run_rules(
     analysis: Analysis, rules: tuple[Rule, ...], progress: Progress | None = None
 ) -> tuple[Outcome, ...]:
@@ -164,11 +143,6 @@ def rank(findings: object) -> tuple[Finding, ...]:
             ),
         )
     )
-
-
-def _job_budget(analyses: tuple[Analysis, ...], lead: Analysis) -> tuple[Budget, ...]:
-    """The leading rank's budget: the one whose lines sum to the job's step."""
-    return budget(lead)
 
 
 def _rank_of(trace: Trace, index: int) -> int:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from kinetoscope.analysis.core import Analysis
+from kinetoscope.analysis.job import waiting_lines
 from kinetoscope.metrics.budget import (
     Line,
     device_lines,
@@ -28,8 +31,20 @@ def recorded_lines(analysis: Analysis) -> list[Line]:
     owner = owned_gaps(trace, analysis.gaps, analysis.pieces)
     weights = _deflated(analysis)
     lines = device_lines(trace, analysis.device, times, share)
+    if analysis.peers:
+        lines = _without_waiting(analysis, lines)
     blocked = host_blocked(analysis.activity, analysis.gaps)
     return merged(lines + idle_lines(analysis.gaps, analysis.pieces, owner, weights, blocked))
+
+
+def _without_waiting(analysis: Analysis, lines: list[Line]) -> list[Line]:
+    """Exposed communication without the waiting, which goes to what the late rank was doing."""
+    waiting, taken = waiting_lines(analysis)
+    kept = [
+        replace(line, ns=line.ns - taken) if line.class_ == "communication" else line
+        for line in lines
+    ]
+    return kept + waiting
 
 
 def _deflated(analysis: Analysis) -> np.ndarray:  # type: ignore[type-arg]

@@ -11,13 +11,17 @@ from typing import Literal, TypeVar
 import numpy as np
 
 from kinetoscope.analysis.locate import Locator
-from kinetoscope.metrics.activity import Activity, Cause, host_activity
+from kinetoscope.metrics.activity import Activity, Cause, host_activity, node_causes
+from kinetoscope.metrics.comm import Collectives, collectives
 from kinetoscope.metrics.coverage import Coverage, launch_coverage
 from kinetoscope.metrics.device import DeviceActivity, device_activity
 from kinetoscope.metrics.idle import Gaps, IdlePieces, explain, find_gaps
 from kinetoscope.metrics.intervals import Intervals, clip, empty, intersect, measure, union
 from kinetoscope.metrics.overhead import RELATIVE_ERROR
+from kinetoscope.metrics.ranks import Matches, match_ranks
 from kinetoscope.metrics.step_time import StepTimes, step_times
+from kinetoscope.metrics.stretches import HostTime, host_time
+from kinetoscope.metrics.waits import Waits, host_waits
 from kinetoscope.replay import Change, Model, build_model, simulate
 from kinetoscope.result import Gain, Location, NsRange
 from kinetoscope.trace.kinds import DEVICE_WORK, Kind
@@ -55,6 +59,7 @@ class Analysis:
     def __post_init__(self) -> None:
         self._memo: dict[Callable[[Trace], object], object] = {}
         self._replays: dict[int, float] = {}
+        self._matches: Matches | None = None
 
     def get(self, metric: Callable[[Trace], T]) -> T:
         """A metric of the trace, computed once."""
@@ -95,7 +100,17 @@ class Analysis:
     @cached_property
     def activity(self) -> Activity:
         """What each host thread was doing."""
-        return host_activity(self.trace)
+        return host_activity(self.trace, self.get(node_causes))
+
+    @cached_property
+    def waits(self) -> Waits:
+        """Host calls that wait for the device."""
+        return host_waits(self.trace, self.get(node_causes))
+
+    @cached_property
+    def host_time(self) -> HostTime:
+        """What the launching threads spend their time on."""
+        return host_time(self.trace, self.activity)
 
     @cached_property
     def devices(self) -> tuple[DeviceActivity, ...]:
@@ -119,6 +134,41 @@ class Analysis:
     def pieces(self) -> IdlePieces:
         """The host-caused part of the gaps, by what the host was doing."""
         return explain(self.trace, self.activity, self.gaps)
+
+    # ---- other ranks ---------------------------------------------------------------------
+
+    @property
+    def comm(self) -> Collectives:
+        """This rank's collectives."""
+        return self.get(collectives)
+
+    @cached_property
+    def ranks(self) -> tuple[Analysis, ...]:
+        """All ranks of the job, this one included, by rank."""
+        return tuple(sorted((self, *self.peers), key=lambda a: (a.rank, a.trace.path)))
+
+    @property
+    def rank(self) -> int:
+        """Rank as recorded or told by the file name; 0 when unknown."""
+        return self.trace.header.rank or 0
+
+    @property
+    def place(self) -> int:
+        """Position of this rank in `ranks`, and row in `matches`."""
+        return next(i for i, a in enumerate(self.ranks) if a is self)
+
+    @property
+    def matches(self) -> Matches:
+        """The collectives that were found on several ranks; computed once for the job."""
+        found = self._matches
+        if found is None:
+            found = match_ranks(
+                [a.comm for a in self.ranks],
+                [a.trace.header.base_time_ns for a in self.ranks],
+            )
+            for analysis in self.ranks:
+                analysis._matches = found
+        return found
 
     # ---- time ----------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ length is transfer plus waiting for the others. One recording cannot tell the tw
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import msgspec
@@ -170,10 +171,10 @@ def _host_range(trace: Trace, rows: IntArray) -> IntArray:
 
 def _parse(trace: Trace, extra: int, name: int, caller: int) -> tuple[Message, int]:
     args = _decode(trace.texts[extra]) if extra >= 0 else {}
-    spelled = str(args.get("Collective name", ""))
-    collective = collective_of(spelled) or (collective_of(trace.names[caller]) if caller >= 0 else "")
-    if caller >= 0 and collective_of(trace.names[caller]) == "barrier":
-        collective = "barrier"
+    called = collective_of(trace.names[caller]) if caller >= 0 else ""
+    # A barrier is an all-reduce of one element; only its host range says so.
+    spelled = collective_of(str(args.get("Collective name", "")))
+    collective = "barrier" if called == "barrier" else spelled or called
     ranks = str(args.get("Process Group Ranks", ""))
     group = ranks if ranks not in ("", "[]") and "..." not in ranks else ""
     return (
@@ -223,24 +224,17 @@ def _owners(trace: Trace, rows: IntArray) -> Owner:
         return owner
     names = trace.column("name_id")[tree.rows]
 
-    def inside(test: np.ndarray) -> npt.NDArray[np.bool_]:  # type: ignore[type-arg]
-        found = nearest(test[names], tree.parent)
-        return np.where(node >= 0, found[np.maximum(node, 0)], -1) >= 0
+    def inside(test: Callable[[str], bool]) -> npt.NDArray[np.bool_]:
+        flags = np.fromiter((test(n) for n in trace.names), bool, len(trace.names))
+        found = nearest(flags[names], tree.parent)
+        return np.asarray(np.where(node >= 0, found[np.maximum(node, 0)], -1) >= 0)
 
-    flags = {
-        number: np.fromiter((test(n) for n in trace.names), bool, len(trace.names))
-        for number, test in (
-            (OWNER_DDP, is_ddp_range),
-            (OWNER_FSDP, is_fsdp_range),
-        )
-    }
-    hook = np.fromiter((is_gradient_hook(n) for n in trace.names), bool, len(trace.names))
     user = tree.user_frame[np.maximum(node, 0)]
     backward = trace.links.backward_root[np.maximum(node, 0)]
     owner[(node >= 0) & (user >= 0) & (backward < 0)] = OWNER_USER
-    owner[inside(hook)] = OWNER_DDP
-    owner[inside(flags[OWNER_DDP])] = OWNER_DDP
-    owner[inside(flags[OWNER_FSDP])] = OWNER_FSDP
+    owner[inside(is_gradient_hook)] = OWNER_DDP
+    owner[inside(is_ddp_range)] = OWNER_DDP
+    owner[inside(is_fsdp_range)] = OWNER_FSDP
     return owner
 
 

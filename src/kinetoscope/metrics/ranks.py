@@ -141,8 +141,9 @@ def _joins(message: Message, group: str, *, alone: bool) -> bool:
 def _group_size(ranks: Sequence[Collectives], members: list[IntArray]) -> int:
     for c, mine in zip(ranks, members, strict=True):
         for number in np.unique(c.message[mine]).tolist():
-            if c.messages[number].group_size:
-                return c.messages[number].group_size
+            size: int = c.messages[number].group_size
+            if size:
+                return size
     return 0
 
 
@@ -217,17 +218,18 @@ def _partner(a: _Side, b: _Side) -> IntArray:
 
 
 def _compatible(a: IntArray, b: IntArray) -> npt.NDArray[np.bool_]:
-    return (a == b) | (a < 0) | (b < 0)
+    return np.asarray((a == b) | (a < 0) | (b < 0))
 
 
 def _best_shift(a: _Side, b: _Side) -> int | None:
     """Shift k for which a[i] and b[i + k] are the same collective; None when no shift fits."""
-    left, right = (a.code, b.code) if (a.code >= 0).any() and (b.code >= 0).any() else (a.kind, b.kind)
+    known = bool((a.code >= 0).any() and (b.code >= 0).any())
+    left, right = (a.code, b.code) if known else (a.kind, b.kind)
     shifts = range(-min(a.code.size - 1, _MOST_SHIFTS), min(b.code.size - 1, _MOST_SHIFTS) + 1)
     agree = {k: int((x == y)[x >= 0].sum()) for k in shifts for x, y in [_shifted(left, right, k)]}
     best = max(agree.values(), default=0)
-    known = min(int((left >= 0).sum()), int((right >= 0).sum()))
-    if best < max(_LEAST_SHARE * known, 1):
+    most = min(int((left >= 0).sum()), int((right >= 0).sum()))
+    if best < max(_LEAST_SHARE * most, 1):
         return None
     likely = [k for k, count in agree.items() if count >= _ABOUT_EQUAL * best]
     return min(likely, key=lambda k: (_spread(*_shifted(a.end, b.end, k)), -agree[k]))

@@ -69,10 +69,61 @@ def is_engine_call(name: str) -> bool:
     return name.startswith("autograd::engine::evaluate_function")
 
 
+def is_optimizer_step(name: str) -> bool:
+    """The range that `torch.optim.Optimizer` puts around `step()` (since 1.8)."""
+    return name.startswith("Optimizer.step#")
+
+
 def is_loader_frame(name: str) -> bool:
     """Frames of the DataLoader, its workers' plumbing included."""
     return "torch/utils/data/" in name or name.startswith(
         ("torchdata/", "nvidia/dali", "ffcv/", "webdataset/")
+    )
+
+
+_LOADER_EPOCH = (": __iter__", ": _get_iterator", ": _shutdown_workers", ": __del__")
+
+
+def is_loader_epoch_frame(name: str) -> bool:
+    """Frames in which `DataLoader` begins or ends an epoch (torch/utils/data/dataloader.py)."""
+    return "torch/utils/data/dataloader.py(" in name and name.endswith(_LOADER_EPOCH)
+
+
+def is_loader_of_processes(name: str) -> bool:
+    """The loader's range when worker processes fetch (`_BaseDataLoaderIter._profile_name`)."""
+    return "_MultiProcessingDataLoaderIter" in name
+
+
+def is_loader_in_process(name: str) -> bool:
+    """The loader's range when the main process fetches (`num_workers=0`)."""
+    return "_SingleProcessDataLoaderIter" in name
+
+
+def is_empty_cache_frame(name: str) -> bool:
+    """`empty_cache()` of torch.cuda, torch.xpu, torch.mps or torch.accelerator."""
+    return name.endswith(": empty_cache") and "torch/" in name
+
+
+def is_profiler_frame(name: str) -> bool:
+    """Frames of torch's profiler, which the program does not have without it."""
+    return "torch/profiler/" in name or "torch/autograd/profiler" in name
+
+
+def is_framework_frame(name: str) -> bool:
+    """Frames of torch's training loop: modules, autograd, optimizers, profiler, distributed."""
+    return any(part in name for part in _FRAMEWORK_PARTS)
+
+
+_FRAMEWORK_PARTS = (
+    "torch/nn/", "torch/optim/", "torch/autograd/", "torch/profiler/", "torch/distributed/",
+    "torch/_dynamo/", "torch/_inductor/", "torch/_tensor.py(", "torch/amp/", "torch/cuda/",
+)
+
+
+def is_distributed_copy(name: str) -> bool:
+    """Operators and ranges of FSDP and DDP whose copies belong to communication."""
+    return name.startswith(
+        ("FSDP::", "fsdp::", "c10d::", "_c10d_functional::", "torch.distributed.ddp.reducer::")
     )
 
 
@@ -157,3 +208,36 @@ def parse_call_stack(extra: str) -> list[tuple[str, int, str]]:
         (m["file"].strip().replace("\\", "/"), int(m["line"]), m["function"].strip())
         for m in _STACK_LINE.finditer(str(stack))
     ]
+
+
+def is_ddp_range(name: str) -> bool:
+    """DDP's own ranges (torch/nn/parallel/distributed.py, reducer.cpp) and its Python frames."""
+    return (
+        name.startswith(("DistributedDataParallel.", "torch.distributed.ddp.reducer::"))
+        or name == "nn.Module: DistributedDataParallel_0"
+        or "torch/nn/parallel/distributed.py(" in name
+    )
+
+
+def is_fsdp_range(name: str) -> bool:
+    """FSDP's own ranges (`FSDP::all_gather (net.0)`, FSDP1's class names) and Python frames."""
+    return (
+        name.startswith(("FSDP::", "FullyShardedDataParallel."))
+        or "torch/distributed/fsdp/" in name
+        or "torch/distributed/_composable/fsdp/" in name
+    )
+
+
+def is_gradient_hook(name: str) -> bool:
+    """The engine's node after which DDP's reducer sends a bucket."""
+    return name.endswith("torch::autograd::AccumulateGrad")
+
+
+def is_optimizer_step(name: str) -> bool:
+    """`Optimizer.step#AdamW.step`, written by torch.optim around each step."""
+    return name.startswith("Optimizer.step#")
+
+
+def is_distributed_frame(name: str) -> bool:
+    """Python frames of torch.distributed's functions (`all_reduce`, `barrier`)."""
+    return "torch/distributed/distributed_c10d.py(" in name

@@ -1,0 +1,167 @@
+"""A job of several ranks: who waits for whom, and what the late rank was doing meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from kinetoscope.analysis.core import Analysis
+from kinetoscope.metrics.activity import Cause
+from kinetoscope.metrics.budget import (
+    IDLE_LINES,
+    Line,
+    device_lines,
+    family_compute_share,
+    merged,
+)
+from kinetoscope.metrics.device import DeviceActivity
+from kinetoscope.metrics.idle import explain, find_gaps
+from kinetoscope.metrics.intervals import (
+    Intervals,
+    clip,
+    empty,
+    intersect,
+    measure,
+    subtract,
+    union,
+)
+
+WAITING_LABEL = "waiting for another rank"
+
+
+_MOST_RESIDUAL = 0.05
+"""Ranks whose collectives end further apart than this part of a step do not belong together."""
+
+
+def trusted(analysis: Analysis) -> bool:
+    """Do the ranks' recordings fit together well enough to tell waiting from transfer?"""
+    matches = analysis.matches
+    return matches.count > 0 and matches.residual_ns <= _MOST_RESIDUAL * analysis.step_ns
+
+
+@dataclass(frozen=True)
+class Waits:
+    """Exposed communication of one rank inside its step window, on its own clock.
+
+    Attributes:
+        transfer: what would remain if all ranks arrived together (intrinsic, exposed).
+        waiting: (position of the late rank in `Analysis.ranks`, stretches spent waiting for it).
+        unknown: exposed communication without a counterpart on another rank.
+    """
+
+    transfer: Intervals
+    waiting: tuple[tuple[int, Intervals], ...]
+    unknown: Intervals
+
+    @property
+    def waiting_ns(self) -> int:
+        """All waiting, ns."""
+        return sum(measure(stretches) for _, stretches in self.waiting)
+
+
+def waits(analysis: Analysis) -> Waits:
+    """Split exposed communication into transfer and waiting; the transfer comes last (M-4)."""
+    device = analysis.device
+    if device is None:
+        return Waits(empty(), (), empty())
+    exposed = device.within(*analysis.times.window).exposed_comm
+    matches, mine = analysis.matches, analysis.place
+    if not trusted(analysis):
+        return Waits(empty(), (), exposed)
+    here = np.flatnonzero(matches.present[mine])
+    at = matches.index[mine, here]
+    comm = analysis.comm
+    start, end = comm.start[at], comm.end[at]
+    arrived = end - matches.intrinsic[here]
+    late = matches.last[here]
+    found: list[tuple[int, Intervals]] = []
+    left = exposed
+    for rank in np.unique(late).tolist():
+        if rank == mine:
+            continue
+        blame = late == rank
+        stretch = intersect(left, union(start[blame], arrived[blame]))
+        left = subtract(left, stretch)
+        if stretch[0].size:
+            found.append((rank, stretch))
+    transfer = intersect(left, union(start, end))
+    return Waits(transfer, tuple(found), subtract(left, transfer))
+
+
+def waiting_share(analysis: Analysis) -> float:
+    """Waiting for other ranks as a share of the recorded time; the pace-setter has least of it.
+
+    Without a counterpart all exposed communication may be waiting.
+    """
+    found = waits(analysis)
+    total = found.waiting_ns + measure(found.unknown)
+    if analysis.device is None:
+        total = int(analysis.matches.waiting[analysis.place].sum()) if trusted(analysis) else 0
+        low, high = analysis.times.host_window
+        return total / max(high - low, 1)
+    return total / max(analysis.step_ns * analysis.steps, 1)
+
+
+def leading(analyses: Sequence[Analysis]) -> Analysis:
+    """The rank that sets the pace: the one that waits least for the others.
+
+    In a synchronous job all ranks take the same time; the one that the others wait for spends
+    the least of it in collectives, so its timeline shows the cause.
+    """
+    return analyses[0] if len(analyses) == 1 else min(analyses, key=waiting_share)
+
+
+def waiting_lines(analysis: Analysis) -> tuple[list[Line], int]:
+    """Budget lines for the waiting of this rank, by what the late ranks did meanwhile.
+
+    Returns:
+        The lines, and the time that they take from "communication that nothing hides".
+    """
+    found = waits(analysis)
+    lines: list[Line] = []
+    for place, stretches in found.waiting:
+        peer = analysis.ranks[place]
+        to_peer = int(analysis.matches.clock[place] - analysis.matches.clock[analysis.place])
+        moved = stretches[0] + to_peer, stretches[1] + to_peer
+        label = f"waiting for rank {peer.rank}" if len(found.waiting) < 3 else WAITING_LABEL
+        lines += [replace(line, label=f"{label}: {line.label}") for line in lines_in(peer, moved)]
+    return merged(lines), found.waiting_ns
+
+
+def lines_in(analysis: Analysis, stretches: Intervals) -> list[Line]:
+    """Budget lines of a rank over some stretches of its own time; they sum to their length."""
+    device = analysis.device
+    total = measure(stretches)
+    if total == 0:
+        return []
+    if device is None:
+        return [Line("communication", "not recorded", total)]
+    low, high = int(stretches[0][0]), int(stretches[1][-1])
+    times = replace(analysis.times, window=(low, high))
+    inside = DeviceActivity(
+        device.device,
+        intersect(device.compute, stretches),
+        intersect(device.comm, stretches),
+        intersect(device.memcpy, stretches),
+        intersect(device.busy, stretches),
+    )
+    share = family_compute_share(analysis.trace, analysis.times)
+    lines = device_lines(analysis.trace, inside, times, share)
+    idle = subtract(stretches, clip(device.busy, low, high))
+    gaps = find_gaps(analysis.trace, device, times)
+    pieces = explain(analysis.trace, analysis.activity, gaps)
+    for cause in np.unique(pieces.cause):
+        mine = pieces.cause == cause
+        part = intersect(idle, union(pieces.start[mine], pieces.end[mine]))
+        class_, label = IDLE_LINES[Cause(cause)]
+        lines.append(Line(class_, label, measure(part), host=True))
+        idle = subtract(idle, part)
+    late = union(gaps.host_end[gaps.host_end > gaps.start], gaps.end[gaps.host_end > gaps.start])
+    lines.append(Line("framework", "launch latency", measure(intersect(idle, late)), host=True))
+    lines.append(
+        Line("unattributed", "device waiting, its work already launched",
+             measure(subtract(idle, late)))
+    )
+    return merged(lines)
