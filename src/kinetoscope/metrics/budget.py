@@ -151,15 +151,19 @@ def idle_lines(
         blocked: gaps in which the host was blocked too.
     """
     lines = []
-    owned = np.array([int(g) in owner for g in pieces.gap], dtype=bool)
+    keys = list(dict.fromkeys(owner.values()))
+    owner_of_gap = np.full(gaps.start.size, -1, dtype=np.int64)
+    for gap, key in owner.items():
+        owner_of_gap[gap] = keys.index(key)
+    owned = owner_of_gap[pieces.gap] >= 0
     causes = pieces.cause
     for cause in np.unique(causes):
         mine = (causes == cause) & (~owned | np.isin(causes, (Cause.LOADER, Cause.COMPILE)))
         class_, label = IDLE_LINES[Cause(cause)]
         lines.append(Line(class_, label, int(weights[mine].sum()), host=True))
     rest = owned & ~np.isin(causes, (Cause.LOADER, Cause.COMPILE))
-    for key in dict.fromkeys(owner.values()):
-        mine = rest & np.array([owner.get(int(g)) == key for g in pieces.gap], dtype=bool)
+    for number, key in enumerate(keys):
+        mine = rest & (owner_of_gap[pieces.gap] == number)
         lines.append(Line(key[0], key[1], int(weights[mine].sum()), host=True))
     return lines + _device_side_lines(gaps, blocked)
 

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from kinetoscope.metrics.intervals import Intervals
 from kinetoscope.metrics.overhead import event_overhead_ns
 from kinetoscope.metrics.step_time import StepTimes
-from kinetoscope.trace.kinds import RUNTIME_KINDS, Kind
+from kinetoscope.trace.kinds import DEVICE_WORK, RUNTIME_KINDS, Kind
 from kinetoscope.trace.links import rows_of
 from kinetoscope.trace.trace import IntArray, Trace
 
@@ -28,6 +28,8 @@ _BLOCK_TAIL_NS = 60_000
 """A call that returns this soon after a device event's end has waited for it."""
 _DEPENDENCY_NS = 12_000
 """An event that starts this soon after the end of another stream's event waited for it."""
+_VISIBLE_WAIT_NS = 1_500
+"""An event later than this after its stream was free and its launch had arrived has waited."""
 _QUEUE_FACTOR = 8
 """A launch this many times longer than the median waited for a place in the launch queue."""
 
@@ -54,7 +56,10 @@ class Model:
         step: step of each event.
         mark: call index of each step mark.
         initial_free: when each stream is through with what was launched before the window.
-        host: threads whose events count as host work.
+        host_threads: threads whose events count as host work.
+        origin: start of the first replayed step.
+        recorded_ns: step time as recorded.
+        irregular: the mean of the steps is the pace, not the median.
     """
 
     call_row: IntArray
@@ -78,6 +83,7 @@ class Model:
     host_threads: IntArray
     origin: int
     recorded_ns: int
+    irregular: bool = False
 
     @property
     def segments(self) -> Intervals:
@@ -125,6 +131,7 @@ def build_model(trace: Trace, times: StepTimes) -> Model:
         host_threads=threads,
         origin=int(edges[0]),
         recorded_ns=times.recorded_ns,
+        irregular=times.irregular,
     )
 
 
@@ -187,8 +194,6 @@ def _overhead(
 
 def _events(trace: Trace, calls: IntArray) -> tuple[IntArray, IntArray, IntArray]:
     """Device events launched by these calls, ordered by call, then by start."""
-    from kinetoscope.trace.kinds import DEVICE_WORK
-
     rows = rows_of(trace, *DEVICE_WORK)
     position = np.full(len(trace), -1, dtype=np.int64)
     real = np.flatnonzero(calls >= 0)
@@ -249,8 +254,9 @@ def _blocking(
     event_end = ts + dur
     by_end = np.argsort(event_end, kind="stable")
     ends = event_end[by_end]
-    for k in np.flatnonzero(waiting & (end - start > 0)):
-        i = int(np.searchsorted(ends, end[k], side="right")) - 1
+    candidates = np.flatnonzero(waiting & (end - start > 0))
+    latest = np.searchsorted(ends, end[candidates], side="right") - 1
+    for k, i in zip(candidates.tolist(), latest.tolist(), strict=True):
         # Step back over events that were launched later than this call.
         while i >= 0 and ends[i] > start[k] and owner[by_end[i]] > k:
             i -= 1
@@ -282,8 +288,9 @@ def _dependencies(
     depends, lag = none.copy(), np.zeros(size, dtype=np.int64)
     by_end = np.argsort(end, kind="stable")
     ends = end[by_end]
-    for i in np.flatnonzero(slack > 1500):
-        j = int(np.searchsorted(ends, ts[i], side="right")) - 1
+    waited = np.flatnonzero(slack > _VISIBLE_WAIT_NS)
+    latest = np.searchsorted(ends, ts[waited], side="right") - 1
+    for i, j in zip(waited.tolist(), latest.tolist(), strict=True):
         while j >= 0 and ts[i] - ends[j] <= _DEPENDENCY_NS:
             other = int(by_end[j])
             if stream[other] != stream[i] and owner[other] <= owner[i] and other != i:
@@ -318,15 +325,13 @@ def _initial_free(
     if not count:
         return free
     ts, dur = trace.column("ts_ns"), trace.column("dur_ns")
-    mine = np.zeros(len(trace), dtype=bool)
-    mine[events] = True
+    lane_of = trace.column("thread").astype(np.int64)
     first = np.full(count, np.iinfo(np.int64).max, dtype=np.int64)
     np.minimum.at(first, stream, ts[events])
-    lane = {int(trace.column("thread")[r]): int(s) for r, s in zip(events, stream, strict=True)}
-    for row in times.device_rows[~mine[times.device_rows]]:
-        number = lane.get(int(trace.column("thread")[row]))
-        if number is not None and ts[row] < first[number]:
-            free[number] = max(free[number], int(ts[row] + dur[row]))
+    number = np.full(len(trace.threads), -1, dtype=np.int64)
+    number[lane_of[events]] = stream
+    rows = times.device_rows
+    lane = number[lane_of[rows]]
+    before = (lane >= 0) & (ts[rows] < first[np.maximum(lane, 0)])
+    np.maximum.at(free, lane[before], (ts + dur)[rows[before]])
     return free
-
-

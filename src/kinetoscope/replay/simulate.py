@@ -46,7 +46,7 @@ def simulate(model: Model, change: Change | None = None, *, deflate: float = 0.0
         blocks[freed] = -1
         cost[freed] = np.minimum(cost[freed], 2 * _LEAST_CALL_NS)
     marks, ends = _run(model, segment, cost, blocks, duration, dropped)
-    host = float(np.median(np.diff(marks))) if len(marks) > 1 else 0.0
+    host = _pace(np.diff(marks), model.irregular)
     device = _device_pace(model, ends, marks)
     pace = max(host, device, float(change.step_floor_ns)) + change.extra_host_ns
     return Replayed(pace, host, device)
@@ -126,8 +126,14 @@ def _run(
     return marks, ends
 
 
+def _pace(periods: IntArray, irregular: bool) -> float:
+    if not periods.size:
+        return 0.0
+    return float(periods.mean() if irregular else np.median(periods))
+
+
 def _device_pace(model: Model, ends: list[int], marks: list[int]) -> float:
-    """Median distance of the ends of consecutive steps' device work."""
+    """Usual distance of the ends of consecutive steps' device work."""
     if not ends:
         return 0.0
     last = np.zeros(len(marks), dtype=np.int64)
@@ -135,4 +141,4 @@ def _device_pace(model: Model, ends: list[int], marks: list[int]) -> float:
     edges = np.maximum.accumulate(last[last > 0])
     if edges.size < 2:
         return float(max(ends) - marks[0]) / max(len(marks) - 1, 1) if edges.size else 0.0
-    return float(np.median(np.diff(edges)))
+    return _pace(np.diff(edges), model.irregular)

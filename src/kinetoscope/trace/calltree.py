@@ -200,21 +200,38 @@ _NESTING_RANK = _nesting_rank()
 
 
 def _segments(tree: CallTree) -> Segments:
-    """Sweep all starts and ends of each thread; between two of them the innermost is constant."""
-    parent, size = tree.parent, tree.rows.size
-    node = np.arange(size, dtype=np.int64)
-    real = tree.end > tree.start
-    nodes = node[real]
-    # At a start the node itself is on top; at an end its parent is (or nobody).
-    at = np.concatenate((tree.start[nodes], tree.end[nodes]))
-    top = np.concatenate((nodes, parent[nodes]))
-    thread = np.concatenate((tree.thread[nodes], tree.thread[nodes]))
-    # Ends before starts at the same moment; inner ends (later nodes) first, outer starts first.
-    is_start = np.concatenate((np.ones(nodes.size, np.int64), np.zeros(nodes.size, np.int64)))
-    tie = np.concatenate((nodes, -nodes))
-    order = np.lexsort((tie, is_start, at, thread))
-    at, top, thread = at[order], top[order], thread[order]
-    end = np.append(at[1:], at[-1:])
-    same = np.append(thread[1:] == thread[:-1], False)
-    keep = same & (top >= 0) & (end > at)
-    return Segments(thread[keep], at[keep], end[keep], tree.rows[top[keep]])
+    """Cut each node's time by its children: before the first, between two, after the last."""
+    parent, start, end = tree.parent, tree.start, tree.end
+    size = start.size
+    child = np.flatnonzero((parent >= 0) & (end > start))
+    child = child[np.argsort(parent[child], kind="stable")]
+    owner = parent[child]
+    first = np.append(True, owner[1:] != owner[:-1]) if child.size else np.zeros(0, dtype=bool)
+    last = np.append(first[1:], True) if child.size else first
+    before_start = np.where(first, start[owner], np.roll(end[child], 1))
+    leaf = np.ones(size, dtype=bool)
+    leaf[owner] = False
+    leaf = np.flatnonzero(leaf)
+    return _disjoint_segments(
+        tree,
+        np.concatenate((leaf, owner, owner[last])),
+        np.concatenate((start[leaf], before_start, end[child[last]])),
+        np.concatenate((end[leaf], start[child], end[owner[last]])),
+    )
+
+
+def _disjoint_segments(tree: CallTree, node: IntArray, start: IntArray, end: IntArray) -> Segments:
+    """Sort by (thread, start); where siblings overlap by recording noise, the earlier one wins."""
+    keep = end > start
+    node, start, end = node[keep], start[keep], end[keep]
+    if node.size == 0:
+        return Segments(node, start, end, node)
+    low = int(start.min())
+    span = int(end.max()) - low + 1
+    shift = tree.thread[node] * span - low
+    order = np.argsort(start + shift, kind="stable")
+    node, start, end, shift = node[order], start[order], end[order], shift[order]
+    reach = np.maximum.accumulate(end + shift)
+    start = np.maximum(start, np.append(start[:1], (reach[:-1] - shift[1:])))
+    keep = end > start
+    return Segments(tree.thread[node[keep]], start[keep], end[keep], tree.rows[node[keep]])
