@@ -152,10 +152,10 @@ def _inside_collective(
     return np.where(inside & waits & ~np.isin(kind, RUNTIME_KINDS), np.int8(Cause.COLLECTIVE), own)
 
 
-def host_activity(trace: Trace) -> Activity:
-    """Activity of all host threads."""
+def host_activity(trace: Trace, causes: npt.NDArray[np.int8] | None = None) -> Activity:
+    """Activity of all host threads; `causes` are those of `node_causes` when at hand."""
     segments = trace.tree.segments
-    causes = node_causes(trace)
+    causes = node_causes(trace) if causes is None else causes
     return Activity(
         thread=segments.thread,
         start=segments.start,
