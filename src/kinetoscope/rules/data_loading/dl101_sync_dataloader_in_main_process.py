@@ -24,23 +24,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from kinetoscope.analysis import Analysis
-from kinetoscope.metrics.activity import Cause
-from kinetoscope.metrics.intervals import clip, intersect, measure
+from kinetoscope.metrics.intervals import measure
 from kinetoscope.replay import Change
-from kinetoscope.result import Evidence, Fix
+from kinetoscope.result import Evidence, Fix, Location
 from kinetoscope.rules.api import Example, Hit, Options, Rule
-from kinetoscope.trace.kinds import Kind
+from kinetoscope.rules.data_loading._input import exposed_ratio, loader_rows, loader_work
+from kinetoscope.trace.frames import is_loader_in_process
+from kinetoscope.trace.trace import IntArray
 from kinetoscope.units import duration, percent
 
 if TYPE_CHECKING:
     from kinetoscope.testing import TraceBuilder
 
-_NAME = "_SingleProcessDataLoaderIter"
-_SLOW_WORKERS = 1.5
-"""The cautious estimate: workers deliver this much slower than the rest of the step needs."""
+_CAUTIOUS = 0.75
+"""The cautious estimate: part of the loading time that workers take off the main process. Fetching
+their batches, and sharing the cores with them, costs the rest."""
 
 
 class Thresholds(Options, frozen=True):
@@ -57,65 +56,58 @@ class Thresholds(Options, frozen=True):
 
 def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
     """Compare the loader's annotations with the device's idle time."""
-    rows = analysis.in_steps(analysis.rows(Kind.LOADER))
-    names = [analysis.trace.names[i] for i in analysis.trace.column("name_id")[rows]]
-    rows = rows[np.array([_NAME in name for name in names], dtype=bool)]
+    rows = loader_rows(analysis, is_loader_in_process)
     if rows.size == 0:
         return
     loading = analysis.extent(rows)
     share = measure(loading) / (analysis.step_ns * analysis.steps_on_host)
-    seen = clip(loading, *analysis.window)
-    exposed = measure(intersect(seen, analysis.idle_under(Cause.LOADER))) / max(measure(seen), 1)
-    if share < options.min_share or (analysis.device and exposed < options.min_exposed):
+    exposed = exposed_ratio(analysis, loading)
+    if share < options.min_share or exposed < options.min_exposed:
         return
     per_step = measure(loading) // analysis.steps_on_host
     rest = max(analysis.step_ns - per_step, 1)
     workers = min(-(-per_step // rest) + 1, options.most_workers)
     yield Hit(
-        message=(
-            f"The DataLoader takes {duration(per_step)} of each step in the main process; "
-            f"the device is idle for {percent(exposed)} of it."
-            if analysis.device
-            else f"The DataLoader takes {duration(per_step)} of each step in the main process."
-        ),
+        message=_message(analysis, per_step, share * exposed),
         evidence=(
             Evidence("loader_time", per_step, "ns"),
             Evidence("loader_share", round(min(share, 1.0), 4), "ratio", "derived"),
+            Evidence("exposed_share", round(min(share * exposed, 1.0), 4), "ratio", "derived"),
+            Evidence("rest_of_the_step", rest, "ns", "derived"),
         ),
-        locations=analysis.locations(*_work(analysis, rows)) or analysis.locations(rows),
+        locations=_places(analysis, rows),
         fix=Fix(
-            summary="Load batches in worker processes, and keep the workers alive.",
+            summary=f"Load batches in {workers} worker processes and keep them alive between "
+            "epochs.",
             snippet=f"DataLoader(..., num_workers={workers}, persistent_workers=True, "
             "pin_memory=True)",
             reference="https://docs.pytorch.org/docs/stable/data.html#multi-process-data-loading",
         ),
         gain=analysis.gain(
-            Change(host_cut=loading, step_floor_ns=int(_SLOW_WORKERS * rest)),
-            Change(host_cut=loading),
+            Change(host_cut=loading, host_cut_factor=_CAUTIOUS), Change(host_cut=loading)
         ),
         confidence=0.9,
         claims=loading,
     )
 
 
-def _work(analysis: Analysis, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:  # type: ignore[type-arg]
-    """Host events inside the loader with the time that they themselves took."""
-    tree = analysis.trace.tree
-    segments = analysis.trace.tree.segments
-    low, high = analysis.extent(rows)
-    at = np.searchsorted(low, segments.start, side="right") - 1
-    inside = (at >= 0) & (segments.end <= high[np.maximum(at, 0)])
-    inside &= np.isin(segments.thread, np.unique(analysis.trace.column("thread")[rows]))
-    user = tree.user_frame[tree.node_of[segments.row]] >= 0
-    chosen = inside & user
-    return segments.row[chosen], (segments.end - segments.start)[chosen]
+def _message(analysis: Analysis, per_step: int, idle_share: float) -> str:
+    text = f"The DataLoader takes {duration(per_step)} of each step in the main process"
+    if analysis.device is None:
+        return text + "."
+    return text + f"; the device is idle meanwhile, {percent(idle_share)} of the step."
+
+
+def _places(analysis: Analysis, rows: IntArray) -> tuple[Location, ...]:
+    work, start, end = loader_work(analysis, rows)
+    return analysis.locations(work, end - start) or analysis.locations(rows)
 
 
 def _slow(t: TraceBuilder) -> None:
     for step in range(4):
         at = step * 10_000
         t.step(at, 10_000)
-        t.loader(at, 8_000, workers=0)
+        t.loader(at, 8_000)
         t.kernel("gemm", at + 8_100, 1_500, launch_at=at + 8_050)
 
 
@@ -123,7 +115,7 @@ def _quick(t: TraceBuilder) -> None:
     for step in range(4):
         at = step * 10_000
         t.step(at, 10_000)
-        t.loader(at, 200, workers=0)
+        t.loader(at, 200)
         t.kernel("gemm", at + 300, 9_500, launch_at=at + 250)
 
 

@@ -1,0 +1,119 @@
+"""Where epochs begin in a recording, and what their beginning costs the main process."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from kinetoscope.analysis import Analysis
+from kinetoscope.metrics.intervals import Intervals, empty, merge, union
+from kinetoscope.rules.data_loading._input import loader_rows
+from kinetoscope.trace.frames import is_loader_epoch_frame, is_loader_of_processes
+from kinetoscope.trace.kinds import Kind
+from kinetoscope.trace.links import rows_of
+from kinetoscope.trace.trace import IntArray, Trace
+
+_STARTS_WORK = (Kind.LAUNCH, Kind.GRAPH_LAUNCH, Kind.COPY_CALL)
+_FORK_NS = 5_000_000
+"""Ending and starting worker processes takes longer than this: one fork of a process that has
+initialised a device was measured at 20 ms. Shorter pauses between epochs are something else."""
+
+
+@dataclass(frozen=True)
+class Epochs:
+    """Beginnings of epochs with worker processes.
+
+    Attributes:
+        count: how many the steady steps hold.
+        restart: host time for ending the old workers and starting new ones.
+        first_wait: host time in which the main process waits for a new epoch's first batch,
+            beyond the usual wait.
+        first: the loader ranges that fetch a new epoch's first batch; more than `count`, as
+            epochs that keep their workers begin as well.
+        rows: host events to name the place by.
+        seen: True when Python frames show the restart, False when it was inferred.
+    """
+
+    count: int
+    restart: Intervals
+    first_wait: Intervals
+    first: IntArray
+    rows: IntArray
+    seen: bool
+
+
+def epochs(analysis: Analysis) -> Epochs:
+    """Find the beginnings of epochs in the steady steps."""
+    waits = loader_rows(analysis, is_loader_of_processes)
+    none = np.empty(0, dtype=np.int64)
+    if waits.size < 2:
+        return Epochs(0, empty(), empty(), none, none, seen=False)
+    frames = analysis.in_steps(analysis.matching(is_loader_epoch_frame))
+    frames = frames[analysis.trace.column("kind")[frames] == Kind.PYTHON]
+    if frames.size:
+        return _from_frames(analysis, frames, waits)
+    return _from_ranges(analysis, waits)
+
+
+def _from_frames(analysis: Analysis, frames: IntArray, waits: IntArray) -> Epochs:
+    trace = analysis.trace
+    names = trace.names
+    ids = trace.column("name_id")[frames]
+    starting = np.array([names[i].endswith((": __iter__", ": _get_iterator")) for i in ids], bool)
+    starts = analysis.extent(frames[starting])
+    first = _first_waits(trace, waits, starts[1])
+    return Epochs(
+        count=int(starts[0].size),
+        restart=analysis.extent(frames),
+        first_wait=_excess(trace, waits, first),
+        first=first,
+        rows=frames[starting],
+        seen=True,
+    )
+
+
+def _from_ranges(analysis: Analysis, waits: IntArray) -> Epochs:
+    """Two loader ranges in a row without device work between them, and a long wait after.
+
+    The first one found the data exhausted and shut the workers down; what lies between the two
+    started the new ones.
+    """
+    trace = analysis.trace
+    ts, dur = trace.column("ts_ns"), trace.column("dur_ns")
+    work = ts[rows_of(trace, *_STARTS_WORK)]
+    if work.size == 0:
+        work = ts[rows_of(trace, Kind.CPU_OP)]
+    end = ts[waits] + dur[waits]
+    between = np.searchsorted(work, ts[waits][1:]) - np.searchsorted(work, end[:-1])
+    restart_ns = ts[waits][1:] - ts[waits][:-1]
+    begins = np.flatnonzero(between == 0) + 1
+    second = begins[restart_ns[begins - 1] > _FORK_NS]
+    first = waits[second]
+    return Epochs(
+        count=int(second.size),
+        restart=union(ts[waits[second - 1]], ts[first]),
+        first_wait=_excess(trace, waits, first),
+        first=waits[begins],
+        rows=first,
+        seen=False,
+    )
+
+
+def _first_waits(trace: Trace, waits: IntArray, after: IntArray) -> IntArray:
+    """The first loader range that begins after each of these moments."""
+    at = np.searchsorted(trace.column("ts_ns")[waits], after)
+    return waits[np.unique(at[at < waits.size])]
+
+
+def _excess(trace: Trace, waits: IntArray, first: IntArray) -> Intervals:
+    """The first waits without the length of a usual one, from their start."""
+    ts, dur = trace.column("ts_ns"), trace.column("dur_ns")
+    others = np.setdiff1d(waits, first)
+    usual = int(np.median(dur[others])) if others.size else 0
+    return union(ts[first], np.maximum(ts[first] + dur[first] - usual, ts[first]))
+
+
+def cost(found: Epochs) -> Intervals:
+    """All host time that the beginnings of epochs take."""
+    return merge(found.restart, found.first_wait)

@@ -1,0 +1,152 @@
+"""Host work between the loader and the copy of the batch: who did it, and while the device idled.
+
+DL104 (training) and IN612 (serving) share it: the cause is the same, the words are not.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from kinetoscope.analysis import Analysis
+from kinetoscope.metrics.activity import Cause
+from kinetoscope.metrics.intervals import Intervals, empty, intersect, measure, union
+from kinetoscope.metrics.transfers import Purpose, Transfers, transfers
+from kinetoscope.replay import Change
+from kinetoscope.result import Gain, Location
+from kinetoscope.rules.data_loading._input import idle, in_window
+from kinetoscope.trace.frames import is_framework_frame, is_profiler_frame
+from kinetoscope.trace.calltree import nearest
+from kinetoscope.trace.kinds import Kind
+from kinetoscope.trace.trace import IntArray
+
+_OTHERS = (Cause.LOADER, Cause.COMPILE, Cause.CHECKPOINT, Cause.GC, Cause.COLLECTIVE)
+_LAUNCH_NS = 5_000
+_CAUTIOUS = 0.9
+"""Part of the work that goes away at least: some calls remain to issue what replaces it."""
+_COLD_NS = 500_000
+"""After long work on other data the caches are cold: in a recording with 28 ms of NumPy before
+each request the first convolution took 0.32 ms of host time, the third one 0.1 ms. At best this
+much of what follows goes away as well."""
+
+
+@dataclass(frozen=True)
+class Preparation:
+    """Host work that makes the input; ns, in the steady steps.
+
+    Attributes:
+        work: the stretches in which it happens.
+        exposed: the part of them in which the device is idle.
+        rows, weights: innermost host events in it with the time that they took.
+        copies: how many copies it ends in.
+        bytes: what those copies carry.
+    """
+
+    work: Intervals
+    exposed: Intervals
+    rows: IntArray
+    weights: IntArray
+    copies: int
+    bytes: int
+
+
+def preparation(analysis: Analysis) -> Preparation:
+    """Find the work on the thread before each sizeable copy of data to the device."""
+    moved = analysis.get(transfers)
+    mine = in_window(analysis, moved) & moved.of(Purpose.DATA)
+    mine &= moved.work_end > moved.work_start
+    none = np.empty(0, dtype=np.int64)
+    if not mine.any():
+        return Preparation(empty(), empty(), none, none, 0, 0)
+    rows, start, end = _pieces(analysis, moved, mine)
+    work = union(start, end)
+    return Preparation(
+        work=work,
+        exposed=intersect(work, idle(analysis)),
+        rows=rows[rows >= 0],
+        weights=(end - start)[rows >= 0],
+        copies=int(mine.sum()),
+        bytes=int(moved.bytes[mine].sum()),
+    )
+
+
+def _pieces(
+    analysis: Analysis, moved: Transfers, mine: np.ndarray  # type: ignore[type-arg]
+) -> tuple[IntArray, IntArray, IntArray]:
+    """Stretches of work on the data: row (-1: nothing was recorded), start, end."""
+    trace, activity = analysis.trace, analysis.activity
+    thread = trace.column("thread")[moved.call[mine]]
+    not_data = _not_data(analysis)
+    parts: list[tuple[IntArray, IntArray, IntArray]] = []
+    for index in np.unique(thread):
+        low, high = moved.work_start[mine][thread == index], moved.work_end[mine][thread == index]
+        part = activity.of_thread(int(index))
+        rows, cause = activity.row[part], activity.cause[part]
+        start, end = activity.start[part], activity.end[part]
+        other = np.isin(cause, _OTHERS) | not_data[trace.tree.node_of[rows]]
+        first = np.searchsorted(end, low, side="right")
+        last = np.searchsorted(start, high, side="left")
+        for i in range(low.size):
+            inside = np.arange(first[i], last[i])
+            inside = inside[~other[inside]]
+            parts.append((
+                rows[inside],
+                np.maximum(start[inside], low[i]),
+                np.minimum(end[inside], high[i]),
+            ))
+            blank = _uncovered(start, end, first[i], last[i], int(low[i]), int(high[i]))
+            parts.append((np.full(blank[0].size, -1, dtype=np.int64), *blank))
+    return tuple(np.concatenate(column) for column in zip(*parts, strict=True))  # type: ignore[return-value]
+
+
+def _uncovered(
+    start: IntArray, end: IntArray, first: int, last: int, low: int, high: int
+) -> Intervals:
+    """Moments of [low, high) that no event covers: Python that was not recorded."""
+    begin = np.concatenate(([low], np.minimum(end[first:last], high)))
+    stop = np.concatenate((np.maximum(start[first:last], low), [high]))
+    keep = stop > begin
+    return begin[keep].astype(np.int64), stop[keep].astype(np.int64)
+
+
+def _not_data(analysis: Analysis) -> np.ndarray:  # type: ignore[type-arg]
+    """Nodes inside torch's own training loop (optimizer, modules, profiler): no work on data."""
+    trace, tree = analysis.trace, analysis.trace.tree
+    names = np.fromiter(
+        (is_framework_frame(n) or is_profiler_frame(n) for n in trace.names), bool
+    )
+    if not names.size:
+        return np.zeros(tree.rows.size, dtype=bool)
+    flag = names[trace.column("name_id")[tree.rows]] | (tree.kind == Kind.MODULE)
+    return nearest(flag, tree.parent) >= 0
+
+
+def preparation_gain(analysis: Analysis, found: Preparation) -> Gain:
+    """What it gains to do the work elsewhere.
+
+    Cautious: a part of it stays; likely: all of it goes and some kernels replace it; at best
+    what follows runs with warm caches.
+    """
+    kernels = _LAUNCH_NS * max(found.copies // analysis.steps_on_host, 1)
+    return analysis.gain(
+        Change(host_cut=found.work, host_cut_factor=_CAUTIOUS, extra_host_ns=kernels),
+        Change(host_cut=found.work, extra_host_ns=kernels),
+        Change(host_cut=_with_cold_start(found.work)),
+    )
+
+
+def _with_cold_start(work: Intervals) -> Intervals:
+    start, end = work
+    long = (end - start) > 2 * _COLD_NS
+    return union(start, np.where(long, end + _COLD_NS, end))
+
+
+def preparation_places(analysis: Analysis, found: Preparation) -> tuple[Location, ...]:
+    """The functions that the time went into."""
+    return analysis.locations(found.rows, found.weights)
+
+
+def share_of_step(analysis: Analysis, stretch: Intervals) -> float:
+    """Length of a stretch of the device's timeline as a share of the window."""
+    return measure(stretch) / max(analysis.step_ns * analysis.steps, 1)

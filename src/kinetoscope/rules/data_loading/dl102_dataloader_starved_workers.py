@@ -1,0 +1,138 @@
+"""The worker processes do not keep up: the main process waits for the next batch.
+
+## What it finds
+`enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__` waits for its workers in step after
+step, and the device is idle meanwhile. A good set of workers has the batch ready before it is
+asked for; then `__next__` takes well under a millisecond.
+
+## Why it matters
+The step takes as long as the workers need for one batch, however fast the device is.
+
+## How to fix it
+More workers (`num_workers`) and a deeper queue (`prefetch_factor`) help as long as cores and
+storage do; a cheaper transform always helps: decode once and store the result, move augmentation
+to the device, batch what is done sample by sample. Let each worker use one thread.
+
+## Limits
+The workers are other processes, so the recording shows that they are late but not why. Record
+a few batches with `num_workers=0` (the data set alone) to see which function of the data set takes
+the time. The wait for the first batch of an epoch is not counted: workers cannot fetch ahead
+across epochs. How far more workers scale (cores, disk, network) is not in the recording either: the
+cautious end of the gain doubles the workers' pace, the likely one makes it fourfold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from kinetoscope.analysis import Analysis
+from kinetoscope.metrics.intervals import measure
+from kinetoscope.replay import Change
+from kinetoscope.result import Evidence, Fix
+from kinetoscope.rules.api import Example, Hit, Options, Rule
+from kinetoscope.rules.data_loading._epochs import epochs
+from kinetoscope.rules.data_loading._input import exposed_ratio, loader_rows
+from kinetoscope.trace.frames import is_loader_of_processes
+from kinetoscope.trace.trace import IntArray
+from kinetoscope.units import duration, percent
+
+if TYPE_CHECKING:
+    from kinetoscope.testing import TraceBuilder
+
+
+class Thresholds(Options, frozen=True):
+    """When waiting for the workers is worth a word."""
+
+    min_share: float = 0.05
+    """Waiting time as a share of the step; TensorBoard's plugin used the same border."""
+    min_exposed: float = 0.5
+    """Part of the waiting time in which the device is idle."""
+    min_steps: float = 0.5
+    """Part of the later half of the steps that must wait: a start-up transient does not last."""
+
+
+def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
+    """Compare the waits for the workers with the device's idle time."""
+    rows = np.setdiff1d(loader_rows(analysis, is_loader_of_processes), epochs(analysis).first)
+    if rows.size == 0 or not _lasts(analysis, rows, options):
+        return
+    waiting = analysis.extent(rows)
+    share = measure(waiting) / (analysis.step_ns * analysis.steps_on_host)
+    exposed = exposed_ratio(analysis, waiting)
+    if share < options.min_share or exposed < options.min_exposed:
+        return
+    per_step = measure(waiting) // analysis.steps_on_host
+    step, rest = analysis.step_time.mid, max(analysis.step_ns - per_step, 1)
+    factor = -(-analysis.step_ns // rest)
+    yield Hit(
+        message=f"The main process waits {duration(per_step)} of each step for the DataLoader's "
+        f"workers ({percent(min(share, 1.0))} of the step); they run in other processes, which "
+        "the recording does not show.",
+        evidence=(
+            Evidence("wait_per_step", per_step, "ns"),
+            Evidence("wait_share", round(min(share, 1.0), 4), "ratio", "derived"),
+            Evidence("batch_interval", analysis.step_ns, "ns", "derived"),
+            Evidence("rest_of_the_step", rest, "ns", "derived"),
+        ),
+        locations=analysis.locations(rows, calls=("next",)),
+        fix=Fix(
+            summary=f"Let the workers deliver {factor} times as fast: raise num_workers (about "
+            f"{factor} times as many, within the cores) and prefetch_factor, or make the data "
+            "set's __getitem__ cheaper. Record a few batches with num_workers=0 to see where it "
+            "spends its time.",
+            snippet="DataLoader(..., num_workers=os.cpu_count() // ranks_per_host, "
+            "prefetch_factor=4, persistent_workers=True, pin_memory=True)",
+            reference="https://docs.pytorch.org/docs/stable/data.html#multi-process-data-loading",
+        ),
+        gain=analysis.gain(
+            Change(host_cut=waiting, step_floor_ns=step // 2),
+            Change(host_cut=waiting, step_floor_ns=step // 4),
+            Change(host_cut=waiting),
+        ),
+        confidence=0.9,
+        claims=waiting,
+    )
+
+
+def _lasts(analysis: Analysis, rows: IntArray, options: Thresholds) -> bool:
+    """Do the later steps still wait, or did only the first ones, until the queue was full?"""
+    steps = analysis.trace.steps
+    at = steps.of(analysis.trace.column("ts_ns")[rows])
+    waits = np.bincount(at[at >= 0], analysis.trace.column("dur_ns")[rows][at >= 0], steps.count)
+    late = waits[steps.count // 2 :]
+    return bool((late >= options.min_share * analysis.step_ns).mean() >= options.min_steps)
+
+
+def _starved(t: TraceBuilder) -> None:
+    for step in range(6):
+        at = step * 10_000
+        t.step(at, 10_000)
+        t.loader(at, 7_000, workers=True)
+        t.kernel("gemm", at + 7_100, 2_500, launch_at=at + 7_050)
+
+
+def _fills_up(t: TraceBuilder) -> None:
+    for step in range(6):
+        at = step * 10_000
+        t.step(at, 10_000)
+        t.loader(at, 7_000 if step == 0 else 100, workers=True)
+        t.kernel("gemm", at + 7_100, 9_500, launch_at=at + 7_050)
+
+
+RULE = Rule(
+    code="DL102",
+    name="dataloader-starved-workers",
+    class_="data_loading",
+    summary="The DataLoader's workers do not keep up, and the device waits for the batch.",
+    check=check,
+    options=Thresholds(),
+    evidence="ET",
+    references=("https://docs.pytorch.org/docs/stable/data.html#multi-process-data-loading",),
+    examples=(
+        Example("workers that are late in every step", _starved, fires=True),
+        Example("one long wait until the queue is filled", _fills_up, fires=False),
+    ),
+)

@@ -1,0 +1,122 @@
+"""Preparing the request on the host takes longer than the model.
+
+## What it finds
+In a program without training, the host spends a sizeable part of each request on the data itself
+before it copies it to the device: decoding, resizing, tokenising, feature extraction in NumPy or
+Python. The device is idle meanwhile.
+
+## Why it matters
+The latency of a request is preparation plus model, and one process serves no more requests than
+its Python thread can prepare, whatever the device could do.
+
+## How to fix it
+Copy the raw data and compute on the device (`torch.stft`, `torchvision.transforms.v2`,
+`torchvision.io.decode_jpeg(device="cuda")`); use a compiled tokenizer or a batched library call;
+or prepare the next requests in a pool of threads or processes while the model works on this one.
+
+## Limits
+If another thread or process prepares the next request at the same time, latency is lost but not
+throughput. Without Python stacks the time before the copy is known but not what it was
+spent on. Work after the model (on copies back to the host) is not counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from kinetoscope.analysis import Analysis
+from kinetoscope.metrics.intervals import measure
+from kinetoscope.result import Evidence, Fix
+from kinetoscope.rules.api import Example, Hit, Options, Rule
+from kinetoscope.rules.data_loading._input import trains
+from kinetoscope.rules.data_loading._preparation import (
+    preparation,
+    preparation_gain,
+    preparation_places,
+    share_of_step,
+)
+from kinetoscope.units import duration, percent
+
+if TYPE_CHECKING:
+    from kinetoscope.testing import TraceBuilder
+
+
+class Thresholds(Options, frozen=True):
+    """When preparing requests is worth a word."""
+
+    min_share: float = 0.05
+    """Idle time during preparation as a share of the request; the border of DL101."""
+    min_ns: int = 300_000
+    """Less of it in a request is the Python that every server has."""
+
+
+def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
+    """Measure the work before the copies of data, and the idle time during it."""
+    if trains(analysis):
+        return
+    found = preparation(analysis)
+    share = share_of_step(analysis, found.exposed)
+    each = measure(found.exposed) // analysis.steps
+    if share < options.min_share or each < options.min_ns:
+        return
+    busy = analysis.busy_per_step_ns
+    yield Hit(
+        message=f"The host prepares the data of each request for {duration(each)} while the "
+        f"device is idle ({percent(share)} of the request); the device then works for "
+        f"{duration(busy)}.",
+        evidence=(
+            Evidence("idle_during_preparation", each, "ns"),
+            Evidence("idle_share", round(share, 4), "ratio", "derived"),
+            Evidence("device_busy", busy, "ns"),
+            Evidence("bytes_per_request", found.bytes // analysis.steps_on_host, "bytes"),
+        ),
+        locations=preparation_places(analysis, found),
+        fix=Fix(
+            summary="Copy the raw data and prepare it on the device, or prepare the next request "
+            "in a pool while the model works on this one.",
+            snippet="x = torch.from_numpy(raw).to(device, non_blocking=True)\n"
+            "x = x.float().div_(255).sub_(mean).div_(std)  # on the device",
+            reference="https://docs.pytorch.org/vision/stable/transforms.html",
+        ),
+        gain=preparation_gain(analysis, found),
+        confidence=0.7,
+        claims=found.exposed,
+    )
+
+
+def _numpy_first(t: TraceBuilder) -> None:
+    for request in range(4):
+        at = request * 10_000
+        t.step(at, 10_000)
+        t.python("serve.py(10): preprocess", at + 100, 8_000)
+        t.op("aten::to", at + 8_200, 40)
+        t.copy("HtoD Pageable", 1 << 20, at + 8_240, 90, launch_at=at + 8_210)
+        t.kernel("conv", at + 8_400, 1_000, launch_at=at + 8_350)
+
+
+def _device_first(t: TraceBuilder) -> None:
+    for request in range(4):
+        at = request * 10_000
+        t.step(at, 10_000)
+        t.python("serve.py(10): preprocess", at + 100, 150)
+        t.op("aten::to", at + 300, 40)
+        t.copy("HtoD Pageable", 1 << 20, at + 340, 90, launch_at=at + 310)
+        t.kernel("conv", at + 500, 9_300, launch_at=at + 450)
+
+
+RULE = Rule(
+    code="IN612",
+    name="pre-post-processing-dominates",
+    class_="data_loading",
+    summary="Preparing a request on the host takes longer than the model, and the device waits.",
+    check=check,
+    options=Thresholds(),
+    needs=frozenset({"device", "launches"}),
+    evidence="T",
+    references=("https://docs.pytorch.org/vision/stable/transforms.html",),
+    examples=(
+        Example("8 of 10 ms spent in NumPy before the copy", _numpy_first, fires=True),
+        Example("a quick preparation before a long model", _device_first, fires=False),
+    ),
+)
