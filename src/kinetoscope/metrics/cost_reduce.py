@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import prod
 
-from kinetoscope.metrics.cost_args import Args, Cost, Formula, NotRecordedError, Op
+from kinetoscope.metrics.cost_args import Args, Cost, Formula, Op
 from kinetoscope.metrics.precision import Dtype, element_size
 
 __all__ = ["REDUCE_OPS"]
