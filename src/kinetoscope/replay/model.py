@@ -17,7 +17,7 @@ import numpy.typing as npt
 from kinetoscope.metrics.intervals import Intervals
 from kinetoscope.metrics.overhead import event_overhead_ns
 from kinetoscope.metrics.step_time import StepTimes
-from kinetoscope.trace.kinds import DEVICE_WORK, RUNTIME_KINDS, Kind
+from kinetoscope.trace.kinds import DEVICE_WORK, RUNTIME_KINDS, CopyKind, Kind
 from kinetoscope.trace.links import rows_of
 from kinetoscope.trace.trace import IntArray, Trace
 
@@ -250,6 +250,7 @@ def _blocking(
         return blocks_on, tail
     kind = np.where(calls >= 0, trace.column("kind")[calls], 255)
     waiting = np.isin(kind, (Kind.SYNC_CALL, Kind.COPY_CALL, Kind.FREE_CALL, Kind.ALLOC_CALL))
+    waiting[owner[_on_device_only(trace, events)]] = False
     ts, dur = trace.column("ts_ns")[events], trace.column("dur_ns")[events]
     event_end = ts + dur
     by_end = np.argsort(event_end, kind="stable")
@@ -266,6 +267,12 @@ def _blocking(
         if late <= max(_BLOCK_TAIL_NS, 0.3 * (end[k] - start[k])):
             blocks_on[k], tail[k] = by_end[i], late
     return blocks_on, tail
+
+
+def _on_device_only(trace: Trace, events: IntArray) -> npt.NDArray[np.bool_]:
+    """Memsets and copies within or between devices: the host never waits for those."""
+    within = np.isin(trace.column("copy_kind")[events], (CopyKind.D2D, CopyKind.P2P))
+    return within | (trace.column("kind")[events] == Kind.MEMSET)
 
 
 def _dependencies(

@@ -1,0 +1,222 @@
+"""Matrix products run in float32 on the vector units; the matrix units stay idle.
+
+## What it finds
+Matrix products and convolutions of float32 tensors whose kernels use no matrix (tensor) units, on
+a device that has them, and that take a sizeable part of the device's busy time.
+
+## Why it matters
+The matrix units multiply TF32 about 7 and bfloat16 about 15 times as fast as the vector units
+multiply float32 (H200: 495 and 989 against 67 TFLOP/s). Matrix products in full float32 leave
+most of the device unused. PyTorch keeps TF32 off for matrix products unless asked.
+
+## How to fix it
+`torch.set_float32_matmul_precision("high")` at the start of the program switches float32 products
+to TF32 (10 bits of mantissa, range of float32). `torch.autocast("cuda", dtype=torch.bfloat16)`
+around the forward pass gains more, since it also halves the traffic. Compare the loss curve of
+some hundred steps before and after.
+
+## Limits
+Numerically delicate code (physics, eigenvalues, losses of long sums) may need full float32; it can
+stay outside autocast. V100 and T4 have no TF32: there only float16 with a gradient scaler helps.
+Small products are bound by their start-up or by memory and gain little; the prediction knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from kinetoscope.analysis import Analysis
+from kinetoscope.metrics.cost import KernelCosts, kernel_costs
+from kinetoscope.metrics.hardware import Peaks
+from kinetoscope.metrics.precision import Dtype, Math
+from kinetoscope.replay import Change
+from kinetoscope.result import Evidence, Fix
+from kinetoscope.rules.api import Example, Hit, Options, Rule
+from kinetoscope.rules.compute._kernels import (
+    busy_share,
+    extent_of,
+    peaks,
+    per_step_ns,
+    places,
+    shrunk,
+)
+from kinetoscope.trace.kinds import Family
+from kinetoscope.trace.trace import IntArray
+from kinetoscope.units import duration, percent, rate
+
+if TYPE_CHECKING:
+    from kinetoscope.testing import TraceBuilder
+
+_CALLS = ("linear", "matmul", "mm", "bmm", "conv2d", "einsum")
+
+
+class Thresholds(Options, frozen=True):
+    """When float32 products are worth a word."""
+
+    min_share: float = 0.05
+    """Share of the device's busy time in such kernels; below, the step cannot gain much."""
+    low_rate: float = 0.35
+    """Share of the TF32 peak that products reach at worst (small shapes, H200)."""
+    mid_rate: float = 0.6
+    """Share of the TF32 peak that products of a few thousand rows reach."""
+    high_rate: float = 0.7
+    """Share of the bfloat16 peak: 8192 x 1024 x 4096 reached 0.70 on an H200."""
+    startup_ns: int = 3000
+    """What each kernel costs beside its arithmetic: filling and draining the device."""
+
+
+@dataclass(frozen=True)
+class _Units:
+    """What the device offers instead of float32."""
+
+    tf32: bool
+    half: Math
+
+
+def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
+    """Find float32 matrix kernels on the vector units and replay them on the matrix units."""
+    costs = analysis.get(kernel_costs)
+    family = analysis.trace.column("family")[costs.rows]
+    slow = np.isin(family, (Family.GEMM, Family.CONV)) & (costs.dtype == Dtype.FP32)
+    slow &= np.isin(costs.math, (Math.FP32, Math.FP32_MATRIX)) & (costs.flop > 0)
+    rows = costs.rows[slow]
+    device = peaks(analysis)
+    units = _units(analysis, device)
+    if units is None or rows.size == 0:
+        return
+    share = busy_share(analysis, rows)
+    if share < options.min_share:
+        return
+    inside = analysis.in_window(rows)
+    ns = analysis.trace.column("dur_ns")
+    flop = costs.flop[slow][np.isin(rows, inside)].sum()
+    took = max(int(ns[inside].sum()), 1)
+    spent = per_step_ns(analysis, rows)
+    yield Hit(
+        message=(
+            f"{percent(share)} of the device's busy time ({duration(spent)} a step) is float32 "
+            f"matrix work on the vector units, at {rate(flop / took * 1e9, 'FLOP')}; the matrix "
+            "units are not used."
+        ),
+        evidence=(
+            Evidence("fp32_matrix_time", spent, "ns"),
+            Evidence("busy_share", round(min(share, 1.0), 4), "ratio", "derived"),
+            Evidence("achieved", round(flop / took * 1e9), "flop_per_s", "derived"),
+            *_peak_evidence(device, units),
+        ),
+        locations=places(analysis, rows, calls=_CALLS, whole_step=True),
+        fix=_fix(units),
+        gain=analysis.gain(
+            *(Change(durations=(rows, new)) for new in _faster(costs, slow, ns, options,
+                                                                (device, units)))
+        ),
+        confidence=0.9,
+        claims=extent_of(analysis, rows),
+    )
+
+
+def _units(analysis: Analysis, device: Peaks | None) -> _Units | None:
+    """Matrix units of the device for 32-bit data, and the half type to propose."""
+    if device is not None:
+        half = Math.BF16 if Math.BF16 in device.tflops else Math.FP16
+        has_half = device.tflops.get(half, 0.0) > 1.5 * device.tflops.get(Math.FP32, 0.0)
+        has_tf32 = device.tflops.get(Math.TF32, 0.0) > 1.5 * device.tflops.get(Math.FP32, 0.0)
+        return _Units(has_tf32, half) if has_tf32 or has_half else None
+    for entry in analysis.trace.header.devices:
+        if entry.compute_capability is not None and analysis.trace.header.vendor != "amd":
+            major = entry.compute_capability[0]
+            return _Units(major >= 8, Math.BF16 if major >= 8 else Math.FP16) if major >= 7 else None
+    return None
+
+
+def _faster(
+    costs: KernelCosts,
+    slow: np.ndarray,  # type: ignore[type-arg]
+    ns: IntArray,
+    options: Thresholds,
+    target: tuple[Peaks | None, _Units],
+) -> tuple[IntArray, IntArray, IntArray]:
+    """New durations at worst, likely and at best."""
+    device, units = target
+    before = ns[costs.rows[slow]]
+    if device is None:
+        return shrunk(before, before / 2), shrunk(before, before / 4), shrunk(before, before / 8)
+    near = Math.TF32 if units.tf32 else units.half
+
+    def at(math: Math, share: float, traffic: float) -> IntArray:
+        compute = costs.flop[slow] / (share * device.flop_per_ns(math))
+        memory = traffic * costs.bytes[slow] / device.achievable_bytes_per_ns
+        return shrunk(before, np.maximum(compute, memory) + options.startup_ns)
+
+    return (
+        at(near, options.low_rate, 1.0),
+        at(near, options.mid_rate, 1.0),
+        at(units.half, options.high_rate, 0.5),
+    )
+
+
+def _peak_evidence(device: Peaks | None, units: _Units) -> tuple[Evidence, ...]:
+    if device is None:
+        return ()
+    math = Math.TF32 if units.tf32 else units.half
+    peak = round(device.tflops.get(math, 0.0) * 1e12)
+    return (Evidence(f"{math.name.lower()}_peak", peak, "flop_per_s", "derived"),)
+
+
+def _fix(units: _Units) -> Fix:
+    if units.tf32:
+        return Fix(
+            summary="Allow TF32 for float32 matrix products, or run the forward pass in bfloat16.",
+            snippet='torch.set_float32_matmul_precision("high")\n'
+            "torch.backends.cudnn.allow_tf32 = True",
+            reference="https://docs.pytorch.org/docs/stable/generated/"
+            "torch.set_float32_matmul_precision.html",
+        )
+    name = "bfloat16" if units.half is Math.BF16 else "float16"
+    scaler = "" if units.half is Math.BF16 else "\n# training: scale the loss with torch.amp.GradScaler()"
+    return Fix(
+        summary=f"Run the forward pass under autocast in {name}.",
+        snippet=f'with torch.autocast("cuda", dtype=torch.{name}):\n    loss = model(x){scaler}',
+        reference="https://docs.pytorch.org/docs/stable/amp.html",
+    )
+
+
+def _program(t: TraceBuilder, kernel: str, n: int, dur: float) -> None:
+    for step in range(4):
+        at = step * 2_000
+        t.step(at, 1_990)
+        t.op("aten::mm", at + 10, 12, dims=[[n, n], [n, n]])
+        t.kernel(kernel, at + 30, dur, launch_at=at + 14)
+        t.sync(at + 40, dur - 5)
+
+
+def _simt(t: TraceBuilder) -> None:
+    _program(t, "cutlass_80_simt_sgemm_256x128_8x4_nn_align1", 3_584, 1_900)
+
+
+def _tf32(t: TraceBuilder) -> None:
+    _program(t, "sm90_xmma_gemm_f32f32_tf32f32_f32_tn_n_tilesize128x128x32", 8_192, 1_900)
+
+
+RULE = Rule(
+    code="CP201",
+    name="fp32-gemm-without-tensor-cores",
+    class_="compute",
+    summary="Matrix products run in float32 on the vector units.",
+    check=check,
+    options=Thresholds(),
+    needs=frozenset({"device", "shapes"}),
+    evidence="TS",
+    references=(
+        "https://docs.pytorch.org/docs/stable/generated/torch.set_float32_matmul_precision.html",
+        "https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html",
+    ),
+    examples=(
+        Example("a float32 product by a SIMT kernel", _simt, fires=True),
+        Example("a float32 product that runs as TF32", _tf32, fires=False),
+    ),
+)
