@@ -40,7 +40,7 @@ def assemble(path: Path, parts: Sequence[Part], frame: Frame) -> Trace:
         raise _empty(path, repairs)
     shift, base = _base(merged.values("ts"), order, values)
     events = _event_table(merged, kinds, order, shift)
-    out_of_memory = sum(part.phases.get("[OutOfMemory]", 0) for part in parts)
+    out_of_memory = sum(part.out_of_memory for part in parts)
     if out_of_memory:
         values["out_of_memory_events"] = out_of_memory
     names = tuple(merged.names)

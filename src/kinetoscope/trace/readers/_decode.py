@@ -14,7 +14,7 @@ import numpy.typing as npt
 from kinetoscope.trace.readers import _schema, _times
 from kinetoscope.trace.readers._part import Chunk, Part, int_array
 from kinetoscope.trace.readers._repair import repair_events
-from kinetoscope.trace.readers._schema import EMPTY_ARGS, Event, ExactEvent
+from kinetoscope.trace.readers._schema import EMPTY_ARGS, EXACT, SCHEMAS, Meta, Schema
 
 Array = npt.NDArray[Any]
 
@@ -59,9 +59,10 @@ _GROUPS = {
     "gpu_memset": _DEVICE,
 }
 _TRIGGERS = {
-    _ANY: [name for name, _ in _schema.EXTRA_KEYS[: _schema.EXTRA_TRIGGERS]],
+    _ANY: ["collective", "call_stack", "hierarchy", "call_from", "kernel_file", "sync_kind"]
+    + ["group_name"],
     _PYTHON: ["call_from", "call_stack"],
-    _OPERATOR: [name for name, _ in _schema.EXTRA_KEYS[: _schema.EXTRA_TRIGGERS - 2]],
+    _OPERATOR: ["collective", "call_stack", "hierarchy", "call_from", "kernel_file"],
     _RUNTIME: [],
     _DEVICE: ["collective", "group_name"],
 }
@@ -72,7 +73,8 @@ SHAPE_SEPARATOR = b"\x1e"
 _GET_SHAPE = attrgetter("dims", "types", "strides", "concrete")
 _GET_LAUNCH = attrgetter(*_schema.LAUNCH_ATTRIBUTES)
 _GET_PLACE = attrgetter("cat", "pid", "tid")
-_GET_NAME, _GET_PHASE, _GET_ARGS = attrgetter("name"), attrgetter("ph"), attrgetter("args")
+_GET_GROUPED = [attrgetter(n) for n in ("collective", "kernel_file", "sync_kind", "group_name")]
+_GET_NAME, _GET_ARGS = attrgetter("name"), attrgetter("args")
 
 
 class Decoder:
@@ -93,23 +95,26 @@ class Decoder:
         self._places = Pool()
         self._place_tables = np.zeros((3, 0), dtype=np.int32)
         self._memory: list[tuple[int, ...]] = []
-        self._fast = msgspec.json.Decoder(list[Event], strict=False)
-        self._exact = msgspec.json.Decoder(list[ExactEvent], strict=False)
-        self._use_exact = False
+        self._schema = SCHEMAS[(False, False)]
 
-    def add(self, index: int, text: bytes | bytearray) -> None:
+    def add(self, index: int, text: bytes | bytearray | memoryview) -> None:
         """Decode one piece, a JSON array of events, and emit its columns."""
-        events = self._events(text)
-        phases = list(map(_GET_PHASE, events))
-        spans = len(events) - phases.count("s") - phases.count("f") - phases.count("t")
-        if phases.count("X") != spans:
-            self._add_others(e for e in events if e.ph not in _FLOWS_AND_SPANS)
-        if phases.count("X"):
-            self.add_spans(index, [e for e in events if e.ph == "X"])
+        events, schema = self._events(text)
+        spans = [e for e in events if type(e) is schema.span]
+        exact = schema.exact or _times.needs_text(_floats(spans or _timed(events), "ts"))
+        full = _has_extras(spans)
+        # The next piece will be like this one.
+        self._schema = SCHEMAS[(exact, full)]
+        if (exact and not schema.exact) or (full and not schema.full):
+            self.add(index, text)
+            return
+        self._add_others(events, schema)
+        if spans:
+            self.add_spans(index, spans, exact=exact)
 
-    def add_spans(self, index: int, spans: Sequence[Any]) -> None:
+    def add_spans(self, index: int, spans: Sequence[Any], *, exact: bool) -> None:
         """Emit the columns of events that are already typed."""
-        self._emit(Chunk(index, len(spans), self._columns(spans)))
+        self._emit(Chunk(index, len(spans), self._columns(spans, exact=exact)))
 
     def finish(self) -> Part:
         """The pools, and the columns unless they were emitted elsewhere."""
@@ -127,54 +132,52 @@ class Decoder:
 
     # -- events ------------------------------------------------------------------------------
 
-    def _events(self, text: bytes | bytearray) -> Sequence[Any]:
-        try:
-            if not self._use_exact:
-                events = self._fast.decode(text)
-                if not _times.needs_text(_floats(events, "ts")):
-                    return events
-                self._use_exact = True
-            return self._exact.decode(text)
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            return repair_events(bytes(text), self.part.repairs)
+    def _events(self, text: bytes | bytearray | memoryview) -> tuple[Sequence[Any], Schema]:
+        for schema in (self._schema, EXACT):
+            try:
+                return schema.decoder.decode(text), schema
+            except (msgspec.DecodeError, UnicodeDecodeError):
+                continue
+        return repair_events(bytes(text), self.part.repairs), EXACT
 
-    def _add_others(self, events: Iterable[Any]) -> None:
-        part = self.part
-        for event in events:
-            part.count_phase(event.ph)
-            args = event.args or EMPTY_ARGS
-            if event.ph == "M":
-                text = bytes(args.meta_name) or bytes(args.meta_labels)
-                part.metadata.append((event.name or "", event.pid, event.tid, _plain(text)))
-            elif event.ph in {"B", "E"}:
-                part.open_pairs.append(event)
-            elif event.name == "[memory]":
-                self._add_memory(event, args)
-            elif event.name == "[OutOfMemory]":
-                part.count_phase("[OutOfMemory]")
+    def _add_others(self, events: Sequence[Any], schema: Schema) -> None:
+        """What is no span: few, except for flows, of which nothing is kept."""
+        kinds = set(map(type, events))
+        if Meta in kinds:
+            self.part.metadata.extend(_metadata(e) for e in events if type(e) is Meta)
+        if not kinds.isdisjoint(schema.instant):
+            for event in [e for e in events if type(e) in schema.instant]:
+                self._add_instant(event, exact=schema.exact)
+        if schema.begin in kinds or schema.end in kinds:
+            pairs = [e for e in events if type(e) in {schema.begin, schema.end}]
+            self.part.open_pairs.extend(map(_independent, pairs))
 
-    def _add_memory(self, event: Any, args: Any) -> None:
-        lane = self._lanes[(event.pid, event.tid, None, None)]
-        time = int(_time_column([event], "ts", missing=_times.NO_TIME)[0])
+    def _add_instant(self, event: Any, *, exact: bool) -> None:
+        if event.name == "[OutOfMemory]":
+            self.part.out_of_memory += 1
+        if event.name != "[memory]" or event.args is None:
+            return
+        time = int(_time_column([event], "ts", missing=_times.NO_TIME, exact=exact)[0])
         if time == _times.NO_TIME:
             self.part.repairs.add("no_time", "a memory event without a readable time")
             return
-        on_host = bytes(args.mem_type).strip(b'"') == b"0"
-        device = -1 if on_host else args.mem_device
-        row = (args.mem_bytes, args.mem_addr, device, args.mem_allocated, args.mem_reserved)
+        lane = self._lanes[(event.pid, event.tid, None, None)]
+        args = event.args
+        device = -1 if args.device_type in {0, "0"} else args.device
+        row = (args.size, args.address, device, args.allocated, args.reserved)
         self._memory.append((time, lane, *row))
 
     # -- columns -----------------------------------------------------------------------------
 
-    def _columns(self, spans: Sequence[Any]) -> dict[str, Array]:
+    def _columns(self, spans: Sequence[Any], *, exact: bool) -> dict[str, Array]:
         count = len(spans)
         args = [a or EMPTY_ARGS for a in map(_GET_ARGS, spans)]
         places = self._places.numbers(map(_GET_PLACE, spans), count)
         self._extend_place_tables()
         category, lane, group = self._place_tables
         columns: dict[str, Array] = {
-            "ts": _time_column(spans, "ts", missing=_times.NO_TIME),
-            "dur": _time_column(spans, "dur", missing=0),
+            "ts": _time_column(spans, "ts", missing=_times.NO_TIME, exact=exact),
+            "dur": _time_column(spans, "dur", missing=0, exact=exact),
             "name": self._names.numbers(map(_GET_NAME, spans), count),
             "cat": category[places].astype(np.int16),
             "lane": lane[places],
@@ -246,15 +249,28 @@ class Decoder:
         yield "extra", column
 
 
-_FLOWS_AND_SPANS = frozenset({"X", "s", "t", "f"})
+def _timed(events: Sequence[Any]) -> list[Any]:
+    return [e for e in events if hasattr(e, "ts")]
+
+
+def _has_extras(spans: Sequence[Any]) -> bool:
+    """Whether any event has arguments that come in groups."""
+    args = [a for a in map(_GET_ARGS, spans) if a is not None]
+    return any(any(map(get, args)) for get in _GET_GROUPED)
+
+
+def _metadata(event: Meta) -> tuple[str, Any, Any, str]:
+    args = event.args
+    value = (args.name if args.labels is None else args.labels) if args else ""
+    return event.name or "", event.pid, event.tid, "" if value is None else str(value)
 
 
 def _floats(events: Sequence[Any], name: str) -> Array:
     return np.fromiter(map(attrgetter(name), events), dtype=np.float64, count=len(events))
 
 
-def _time_column(events: Sequence[Any], name: str, *, missing: int) -> Array:
-    if isinstance(events[0], ExactEvent):
+def _time_column(events: Sequence[Any], name: str, *, missing: int, exact: bool) -> Array:
+    if exact:
         texts = list(map(bytes, map(attrgetter(name), events)))
         return _times.from_texts(texts, missing=missing)
     try:
@@ -305,13 +321,15 @@ def _launch_text(joined: bytes) -> bytes:
 
 
 def _extra_text(args: Any) -> bytes:
-    pairs = ((key, getattr(args, name)) for name, key in _schema.EXTRA_KEYS)
+    pairs = ((key, getattr(args, name, None)) for name, key in _schema.EXTRA_KEYS)
     return b"{" + b", ".join(b'"%s": %s' % (k.encode(), bytes(v)) for k, v in pairs if v) + b"}"
 
 
-def _plain(text: bytes) -> str:
-    try:
-        value = msgspec.json.decode(text) if text else ""
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return text.decode("utf-8", "replace").strip('"')
-    return value if isinstance(value, str) else str(value)
+def _independent(event: Any) -> Any:
+    """The event, independent of the text that it was decoded from."""
+    for owner in (event, event.args):
+        for name in getattr(owner, "__struct_fields__", ()):
+            value = getattr(owner, name)
+            if isinstance(value, msgspec.Raw):
+                setattr(owner, name, value.copy())
+    return event

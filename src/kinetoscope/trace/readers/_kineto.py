@@ -65,7 +65,7 @@ def _read_serial(path: Path, frame: Frame, progress: Progress | None) -> Part:
     if pairs:
         spans = pair_up(pairs, decoder.part.repairs)
         if spans:
-            decoder.add_spans(last + 1, spans)
+            decoder.add_spans(last + 1, spans, exact=True)
     return decoder.finish()
 
 

@@ -9,21 +9,21 @@ from msgspec import Raw
 
 from kinetoscope.trace.readers import _times
 from kinetoscope.trace.readers._repair import Repairs
-from kinetoscope.trace.readers._schema import Event, ExactEvent
+from kinetoscope.trace.readers._schema import EXACT
 
 
-def pair_up(events: Sequence[Any], repairs: Repairs) -> list[ExactEvent]:
+def pair_up(events: Sequence[Any], repairs: Repairs) -> list[Any]:
     """One span for each `B` with the next unused `E` of its thread; they nest.
 
     A `B` that never ends has no known length and is dropped, as is an `E` without a `B`.
     """
-    spans: list[ExactEvent] = []
+    spans: list[Any] = []
     waiting: dict[tuple[Any, Any], list[tuple[int, Any]]] = {}
     timed = sorted(((_start_ns(e), e) for e in events), key=lambda pair: pair[0])
     lost = 0
     for time, event in timed:
         stack = waiting.setdefault((event.pid, event.tid), [])
-        if event.ph == "B":
+        if event.__struct_config__.tag == "B":
             stack.append((time, event))
         elif stack:
             start, begin = stack.pop()
@@ -37,14 +37,13 @@ def pair_up(events: Sequence[Any], repairs: Repairs) -> list[ExactEvent]:
 
 
 def _start_ns(event: Any) -> int:
-    if isinstance(event, Event):
+    if isinstance(event.ts, float):
         return round(event.ts * 1000)
     return int(_times.from_texts([bytes(event.ts)])[0])
 
 
-def _span(begin: Any, start: int, end: int) -> ExactEvent:
-    return ExactEvent(
-        ph="X",
+def _span(begin: Any, start: int, end: int) -> Any:
+    return EXACT.span(
         cat=begin.cat,
         name=begin.name,
         pid=begin.pid,

@@ -51,7 +51,7 @@ class Part:
         memory: a row of (ts, lane, bytes, addr, device, allocated, reserved) per memory event.
         metadata: (kind, pid, tid, text) of each `M` event.
         open_pairs: `B` and `E` events; they never leave their process.
-        phases: how many events there were of each phase that makes no span.
+        out_of_memory: how many `[OutOfMemory]` instants there were.
     """
 
     chunks: list[Chunk] = field(default_factory=list)
@@ -64,11 +64,7 @@ class Part:
     metadata: list[tuple[str, Any, Any, str]] = field(default_factory=list)
     open_pairs: list[Any] = field(default_factory=list)
     repairs: Repairs = field(default_factory=Repairs)
-    phases: dict[str, int] = field(default_factory=dict)
-
-    def count_phase(self, phase: str) -> None:
-        """One more event of this phase."""
-        self.phases[phase] = self.phases.get(phase, 0) + 1
+    out_of_memory: int = 0
 
 
 def int_array(values: Iterable[int]) -> Array:

@@ -12,10 +12,14 @@ from kinetoscope.trace.readers._cutter import Layout
 from kinetoscope.trace.readers._repair import Repairs
 from kinetoscope.trace.readers._source import BLOCK, blocks
 
+_OVERLAP = 256 << 10
+"""How far behind its range a piece is looked for its end at first."""
+
 _MAX_HEAD = 64 << 20
 """No header is larger; a file without events in its first so many bytes is not a trace."""
 
-Piece = tuple[int, bytes]
+Text = bytes | memoryview
+Piece = tuple[int, Text]
 Wanted = Callable[[int], bool]
 
 
@@ -50,28 +54,38 @@ class Frame:
 def stream_pieces(path: Path, frame: Frame, *, wanted: Wanted | None = None) -> Iterator[Piece]:
     """Number and text (a JSON array) of each wanted piece, in file order.
 
-    `frame` has its head from the start, its tail and damage once the last piece was yielded.
+    A text is good until the next piece is asked for. `frame` has its head from the start, its
+    tail and damage once the last piece was yielded.
     """
     source = blocks(path, frame.repairs)
-    text, layout = _find_layout(path, source)
+    head, layout = _find_layout(path, source)
     frame.head, frame.bare = layout.head, layout.bare
     border = layout.border
-    text = text[layout.start :]
+    # The byte before an event is white space, a comma or a bracket, and makes room for one.
+    text = bytearray(b"[" + head[layout.start :])
     index = 0
     for block in source:
         cut = text.rfind(border) if border and len(text) >= BLOCK else -1
         if cut > 0:
             if wanted is None or wanted(index):
-                yield index, b"".join((b"[", memoryview(text)[: cut + 1], b"]"))
+                with _array_view(text, 0, cut + 2) as view:
+                    yield index, view
             index += 1
-            text = text[cut + _cutter.event_start(border) :]
+            del text[: cut + _cutter.event_start(border) - 1]
         elif not border or len(text) >= 4 * BLOCK:
-            border = _cutter.find_border(text, 0)
+            border = _cutter.find_border(bytes(text), 1)
         text += block
     if wanted is None or wanted(index):
-        ending = _cutter.split_ending(text, border)
+        ending = _cutter.split_ending(bytes(text[1:]), border)
         frame.close(ending)
         yield index, _cutter.as_array(ending.events)
+
+
+def _array_view(text: bytearray, start: int, end: int) -> memoryview:
+    """The events in between as an array: the first and the last byte become its brackets."""
+    text[start : start + 1] = b"["
+    text[end - 1 : end] = b"]"
+    return memoryview(text)[start:end]
 
 
 class RangePieces:
@@ -85,7 +99,8 @@ class RangePieces:
         self._frame = frame
         _, self._layout = _find_layout(path, blocks(path, frame.repairs))
         frame.head, frame.bare = self._layout.head, self._layout.bare
-        self._file = path.open("rb")
+        self._file = path.open("rb", buffering=0)
+        self._buffer = bytearray(BLOCK + _OVERLAP)
         self.count = -(-path.stat().st_size // BLOCK)
         self.usable = bool(self._layout.border) and self._layout.start < BLOCK
 
@@ -93,34 +108,45 @@ class RangePieces:
         """Close the file."""
         self._file.close()
 
-    def read(self, index: int) -> bytes | None:
-        """The piece as a JSON array; None if no event starts in its range."""
-        border = self._layout.border
-        start = index * BLOCK
-        self._file.seek(start)
-        text = self._file.read(BLOCK + len(border) - 1)
-        if index == 0:
-            first = self._layout.start
-        else:
-            found = text.find(border)
-            if found < 0 or found >= BLOCK:
+    def read(self, index: int) -> Text | None:
+        """The piece as a JSON array, good until the next call; None if no event starts there."""
+        border, text = self._layout.border, self._buffer
+        self._file.seek(index * BLOCK)
+        size = self._fill(text)
+        first = self._layout.start
+        if index:
+            found = text.find(border, 0, min(size, BLOCK + len(border) - 1))
+            if found < 0:
                 return None
             first = found + _cutter.event_start(border)
-        return self._until_border(text, first)
+        end = text.find(border, BLOCK, size)
+        if end < 0:
+            return self._until_border(bytes(text[first:size]), max(BLOCK - first, 0))
+        return _array_view(text, first - 1, end + 2)
 
-    def _until_border(self, text: bytes, first: int) -> bytes:
+    def _fill(self, buffer: bytearray) -> int:
+        size = 0
+        with memoryview(buffer) as view:
+            while size < len(buffer):
+                count = self._file.readinto(view[size:])
+                if not count:
+                    break
+                size += count
+        return size
+
+    def _until_border(self, text: bytes, searched: int) -> bytes:
+        """A piece that ends beyond the overlap, or with the file."""
         border = self._layout.border
-        searched = BLOCK
         while True:
             end = text.find(border, searched)
             if end >= 0:
-                return b"".join((b"[", memoryview(text)[first : end + 1], b"]"))
-            more = self._file.read(BLOCK // 16)
+                return b"[" + text[: end + 1] + b"]"
+            more = self._file.read(_OVERLAP)
             if not more:
-                ending = _cutter.split_ending(text[first:], border)
+                ending = _cutter.split_ending(text, border)
                 self._frame.close(ending)
                 return _cutter.as_array(ending.events)
-            searched = max(BLOCK, len(text) - len(border) + 1)
+            searched = max(searched, len(text) - len(border) + 1)
             text += more
 
 

@@ -16,10 +16,7 @@ import msgspec
 from msgspec import Raw
 
 from kinetoscope.trace.readers import _schema
-from kinetoscope.trace.readers._schema import Args, ExactEvent
-
-_EVENTS = msgspec.json.Decoder(list[ExactEvent])
-_EVENT = msgspec.json.Decoder(ExactEvent)
+from kinetoscope.trace.readers._schema import EXACT, FullArgs, MemoryArgs, Meta, MetaArgs
 
 _TOKEN = re.compile(
     r'"(?:[^"\\]|\\.)*"|(?<![\w."])(?:[-+]?(?:inf(?:inity)?|nan)|N/A|None|undefined)(?![\w"])',
@@ -58,7 +55,7 @@ LOSSY = frozenset({"broken_event", "broken_args", "truncated", "truncated_gzip",
 """Repairs after which something is missing."""
 
 
-def repair_events(text: bytes, repairs: Repairs) -> list[ExactEvent]:
+def repair_events(text: bytes, repairs: Repairs) -> list[Any]:
     """The events of a JSON array that does not decode as it stands."""
     local = Repairs()
     mended = mend_text(text, local)
@@ -104,9 +101,9 @@ def _mend_escapes(token: str, repairs: Repairs) -> str:
     return _ESCAPE.sub(lambda m: m.group() if m.group() in kept else "\\" + m.group(), token)
 
 
-def _decode_all(text: str) -> list[ExactEvent] | None:
+def _decode_all(text: str) -> list[Any] | None:
     try:
-        return _EVENTS.decode(text)
+        return EXACT.decoder.decode(text)
     except (msgspec.DecodeError, UnicodeEncodeError):
         pass
     try:
@@ -116,10 +113,10 @@ def _decode_all(text: str) -> list[ExactEvent] | None:
     return [coerce(v) for v in values if isinstance(v, dict)]
 
 
-def _one_by_one(text: bytes, repairs: Repairs) -> Iterator[ExactEvent]:
+def _one_by_one(text: bytes, repairs: Repairs) -> Iterator[Any]:
     for piece in _candidates(text):
         try:
-            yield _EVENT.decode(piece)
+            yield EXACT.one.decode(piece)
             continue
         except (msgspec.DecodeError, UnicodeDecodeError):
             pass
@@ -144,7 +141,7 @@ def _after_event(text: bytes, position: int) -> bool:
     return not before or before.endswith((b"[", b"},", b"}"))
 
 
-def _mend_event(piece: bytes, repairs: Repairs) -> ExactEvent | None:
+def _mend_event(piece: bytes, repairs: Repairs) -> Any | None:
     mended = mend_text(piece, repairs)
     event = _decode_one(mended)
     if event is not None:
@@ -162,7 +159,7 @@ def _escape_name(match: re.Match[str]) -> str:
     return match.group(1) + name + match.group(3)
 
 
-def _decode_one(text: str) -> ExactEvent | None:
+def _decode_one(text: str) -> Any | None:
     try:
         value = json.loads(text, strict=False, parse_float=_Number)
     except (ValueError, RecursionError):
@@ -170,7 +167,7 @@ def _decode_one(text: str) -> ExactEvent | None:
     return coerce(value) if isinstance(value, dict) else None
 
 
-def _without_args(text: str, repairs: Repairs) -> ExactEvent | None:
+def _without_args(text: str, repairs: Repairs) -> Any | None:
     """The event with its ids only, when its arguments cannot be read."""
     head, found, tail = text.partition('"args"')
     fields = dict(_KEPT_FIELD.findall(head))
@@ -195,19 +192,37 @@ class _Number(float):
         return number
 
 
-def coerce(value: dict[str, Any]) -> ExactEvent:
-    """A typed event of a decoded one; values of a wrong type become what they mean or missing."""
+def coerce(value: dict[str, Any]) -> Any:
+    """A typed event of a decoded one; values of a wrong type become what they mean or missing.
+
+    An event of a phase that is not used becomes an empty metadata event.
+    """
+    phase = value.get("ph")
+    lane = {
+        "name": _string(value.get("name")),
+        "pid": _lane_id(value.get("pid")),
+        "tid": _lane_id(value.get("tid")),
+    }
     args = value.get("args")
-    return ExactEvent(
-        ph=str(value.get("ph") or ""),
-        cat=_string(value.get("cat")),
-        name=_string(value.get("name")),
-        pid=_lane_id(value.get("pid")),
-        tid=_lane_id(value.get("tid")),
-        ts=_time_text(value.get("ts")),
-        dur=_time_text(value.get("dur")),
-        args=_coerce_args(args) if isinstance(args, dict) else None,
-    )
+    args = args if isinstance(args, dict) else {}
+    if phase == "M":
+        return Meta(**lane, args=MetaArgs(args.get("name"), args.get("labels")))
+    lane["ts"] = _time_text(value.get("ts"))
+    if phase in {"i", "I"}:
+        return EXACT.instant[0](**lane, args=_memory_args(args))
+    types = {"X": EXACT.span, "B": EXACT.begin, "E": EXACT.end}
+    if phase not in types:
+        return Meta()
+    if phase == "X":
+        lane["dur"] = _time_text(value.get("dur"))
+    return types[phase](**lane, cat=_string(value.get("cat")), args=_coerce_args(args))
+
+
+def _memory_args(args: dict[str, Any]) -> MemoryArgs:
+    keys = ("Bytes", "Addr", "Device Id", "Total Allocated", "Total Reserved")
+    values = [_whole(args.get(key)) for key in keys]
+    known = [(-1 if key != "Bytes" else 0) if v is None else v for key, v in zip(keys, values, strict=True)]
+    return MemoryArgs(*known, device_type=_string(args.get("Device Type")))
 
 
 def _coerce_args(args: dict[str, Any]) -> Any:
@@ -216,10 +231,10 @@ def _coerce_args(args: dict[str, Any]) -> Any:
         if key in args:
             number = _whole(args[key])
             fields[name] = default if number is None else number
-    for name, key in _schema.RAW_KEYS:
+    for name, key in (*_schema.RAW_KEYS, *_schema.EXTRA_KEYS):
         if key in args:
             fields[name] = Raw(json.dumps(args[key]).encode())
-    return Args(**fields)
+    return FullArgs(**fields)
 
 
 def _string(value: Any) -> str:

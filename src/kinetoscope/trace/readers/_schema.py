@@ -1,12 +1,14 @@
-"""The typed form of one trace event: only the keys that the event table needs are decoded.
+"""The typed form of trace events: only the keys that the event table needs are decoded.
 
-Keys that carry structured values (`Input Dims`, `grid`, ...) are `msgspec.Raw`: their text is
-pooled as it stands and parsed later by whoever needs it.
+The phase (`ph`) chooses the type, so of flows and counters nothing is built but a mark. Keys that
+carry structured values (`Input Dims`, `grid`, ...) are `msgspec.Raw`: their text is pooled as it
+stands and parsed later by whoever needs it.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Union
 
 import msgspec
 from msgspec import Raw, field
@@ -22,13 +24,12 @@ EXTRA_KEYS: tuple[tuple[str, str], ...] = (
     ("hierarchy", "Module Hierarchy"),
     ("call_from", "CallFrom"),
     ("kernel_file", "kernel_file"),
-    ("kernel_hash", "kernel_hash"),
-    ("group_name", "Process Group Name"),
     ("sync_kind", "cuda_sync_kind"),
+    ("group_name", "Process Group Name"),
     ("wait_stream", "wait_on_stream"),
-    # Keys below come only together with one of those above.
     ("wait_corr", "wait_on_cuda_event_record_corr_id"),
     ("wait_event", "wait_on_cuda_event_id"),
+    ("kernel_hash", "kernel_hash"),
     ("kernel_backend", "kernel_backend"),
     ("kernel_kwargs", "kernel_kwargs"),
     ("num_warps", "num_warps"),
@@ -53,8 +54,8 @@ EXTRA_KEYS: tuple[tuple[str, str], ...] = (
 )
 """Attribute and key of what goes into `extra_id`, in the order in which it is written."""
 
-EXTRA_TRIGGERS = 9
-"""Only the first so many of `EXTRA_KEYS` are looked at for each event."""
+TRIGGERS = 7
+"""The first so many of `EXTRA_KEYS` tell whether an event has any; the rest comes with them."""
 
 LAUNCH_ATTRIBUTES = ("grid", "block", "blocks_per_sm", "registers", "shared", "occupancy")
 
@@ -68,13 +69,8 @@ INT_KEYS: tuple[tuple[str, str, int | None], ...] = (
     ("stream", "stream", None),
     ("corr", "correlation", -1),
     ("bytes", "bytes", -1),
-    ("mem_bytes", "Bytes", 0),
-    ("mem_addr", "Addr", -1),
-    ("mem_device", "Device Id", -1),
-    ("mem_allocated", "Total Allocated", -1),
-    ("mem_reserved", "Total Reserved", -1),
 )
-"""Attribute, key and default of the whole numbers; None where -1 is a legal value."""
+"""Attribute, key and default of the whole numbers; None where null or -1 has a meaning."""
 
 RAW_KEYS: tuple[tuple[str, str], ...] = (
     ("concrete", "Concrete Inputs"),
@@ -87,58 +83,157 @@ RAW_KEYS: tuple[tuple[str, str], ...] = (
     ("grid", "grid"),
     ("block", "block"),
     ("occupancy", "est. achieved occupancy %"),
-    ("mem_type", "Device Type"),
-    ("meta_name", "name"),
-    ("meta_labels", "labels"),
-    *EXTRA_KEYS,
 )
 """Attribute and key of what is kept as text."""
 
-_FIRST_EXTRA = len(RAW_KEYS) - len(EXTRA_KEYS)
 
-# Kineto writes the keys of an event in about this order, which msgspec's search rewards.
-Args: Any = msgspec.defstruct(
-    "Args",
-    [
-        *((name, int, field(default=default, name=key)) for name, key, default in INT_KEYS[:3]),
-        *((name, Raw, field(default=NO_TEXT, name=key)) for name, key in RAW_KEYS[:4]),
-        ("py_parent", int | None, field(default=None, name="Python parent id")),
-        ("py_id", int, field(default=-1, name="Python id")),
-        *(
-            (name, int | None if default is None else int, field(default=default, name=key))
-            for name, key, default in INT_KEYS[5:]
-        ),
-        *((name, Raw, field(default=NO_TEXT, name=key)) for name, key in RAW_KEYS[4:_FIRST_EXTRA]),
-        *((name, Raw, field(default=None, name=key)) for name, key in EXTRA_KEYS),
-    ],
-    gc=False,
-    module=__name__,
+def _raw_fields(keys: tuple[tuple[str, str], ...], default: Any) -> list[Any]:
+    return [(name, Raw, field(default=default, name=key)) for name, key in keys]
+
+
+def _int_fields(keys: tuple[tuple[str, str, int | None], ...]) -> list[Any]:
+    return [
+        (name, Union[int, None] if default is None else int, field(default=default, name=key))
+        for name, key, default in keys
+    ]
+
+
+_UNUSED_KEYS = (
+    ("record_function", "Record function id"),
+    ("forward_thread", "Fwd thread id"),
+    ("event_index", "Ev Idx"),
+    ("cbid", "cbid"),
+    ("queued", "queued"),
+    ("context", "context"),
+    ("warps_per_sm", "warps per SM"),
+    ("bandwidth", "memory bandwidth (GB/s)"),
+    ("py_module", "Python module id"),
+    ("device_upper", "Device"),
+    ("trace_name", "Trace name"),
+    ("trace_iteration", "Trace iteration"),
+    ("old_index", "Profiler Event Index"),
+    ("cid", "cid"),
+    ("kind", "kind"),
+    ("finished", "finished"),
 )
+"""Decoded for speed only: a key that msgspec does not know is compared with all that it knows."""
 
-EMPTY_ARGS = Args()
+# The order of Kineto's writer for each kind of event in turn: msgspec looks for a key behind the
+# one it found last, so this order makes most lookups one comparison.
+_ORDER = """
+    ext_id record_function seq forward_thread concrete types strides dims event_index
+    cbid queued device context stream corr registers shared blocks_per_sm warps_per_sm grid block
+    occupancy bytes bandwidth py_parent py_id py_module cid kind finished
+""".split()
 
 
-class Event(msgspec.Struct, gc=False):
-    """An event whose times are JSON numbers that a float holds exactly enough."""
+def _args_fields(extra_keys: tuple[tuple[str, str], ...]) -> list[Any]:
+    fields = [
+        *_int_fields(INT_KEYS),
+        *_raw_fields(RAW_KEYS, NO_TEXT),
+        *((name, Any, field(default=None, name=key)) for name, key in _UNUSED_KEYS),
+    ]
+    rank = {name: number for number, name in enumerate(_ORDER)}
+    fields.sort(key=lambda entry: rank.get(entry[0], len(rank)))
+    return [*fields, *_raw_fields(extra_keys, None)]
 
-    ph: str = ""
-    cat: str | None = ""
+
+def _args(name: str, extra_keys: tuple[tuple[str, str], ...]) -> Any:
+    return msgspec.defstruct(name, _args_fields(extra_keys), gc=False, module=__name__)
+
+
+LeanArgs = _args("LeanArgs", EXTRA_KEYS[:TRIGGERS])
+FullArgs = _args("FullArgs", EXTRA_KEYS)
+EMPTY_ARGS = FullArgs()
+
+
+class MemoryArgs(msgspec.Struct, gc=False):
+    """Of a `[memory]` instant."""
+
+    size: int = field(default=0, name="Bytes")
+    address: int = field(default=-1, name="Addr")
+    device: int = field(default=-1, name="Device Id")
+    allocated: int = field(default=-1, name="Total Allocated")
+    reserved: int = field(default=-1, name="Total Reserved")
+    device_type: int | str | None = field(default=None, name="Device Type")
+
+
+class MetaArgs(msgspec.Struct, gc=False):
+    """Of a metadata event."""
+
+    name: Any = None
+    labels: Any = None
+
+
+Id = int | str | None
+
+
+class Meta(msgspec.Struct, gc=False, tag_field="ph", tag="M"):
+    """Names a process or thread."""
+
     name: str | None = ""
-    pid: int | str | None = None
-    tid: int | str | None = None
-    ts: float = NO_TS
-    dur: float | None = 0.0
-    args: Args | None = None
+    pid: Id = None
+    tid: Id = None
+    args: MetaArgs | None = None
 
 
-class ExactEvent(msgspec.Struct, gc=False):
-    """The same with the times as text: far from zero, or written as strings."""
+@dataclass(frozen=True)
+class Schema:
+    """Types of events.
 
-    ph: str = ""
-    cat: str | None = ""
-    name: str | None = ""
-    pid: int | str | None = None
-    tid: int | str | None = None
-    ts: Raw = NO_TEXT
-    dur: Raw = NO_TEXT
-    args: Args | None = None
+    Attributes:
+        span: `X`. begin, end: `B`, `E`. instant: `i` and `I`.
+        decoder: of an array of events.
+        one: decoder of one event.
+        exact: times are texts, for those far from zero or written as strings; else they are
+            floats, which hold them exactly enough near zero.
+        full: arguments have all of `EXTRA_KEYS`, which costs a quarter more time; else only those
+            that tell whether there are any.
+    """
+
+    span: Any
+    begin: Any
+    end: Any
+    instant: tuple[Any, Any]
+    decoder: msgspec.json.Decoder[Any]
+    one: msgspec.json.Decoder[Any]
+    exact: bool
+    full: bool
+
+
+_SKIPPED_PHASES = "stfCbenNODPRcvV()"
+
+
+def _event(tag: str, fields: list[Any]) -> Any:
+    return msgspec.defstruct(
+        f"Event_{tag}", fields, gc=False, tag_field="ph", tag=tag, module=__name__
+    )
+
+
+_SKIPPED = [_event(phase, []) for phase in _SKIPPED_PHASES]
+
+
+def _schema(*, exact: bool, full: bool) -> Schema:
+    cat = ("cat", Union[str, None], "")
+    lane = [("name", Union[str, None], ""), ("pid", Id, None), ("tid", Id, None)]
+    ts = ("ts", Raw, NO_TEXT) if exact else ("ts", float, NO_TS)
+    dur = ("dur", Raw, NO_TEXT) if exact else ("dur", Union[float, None], 0.0)
+    args = ("args", Union[FullArgs if full else LeanArgs, None], None)
+    memory = ("args", Union[MemoryArgs, None], None)
+    span = _event("X", [cat, *lane, ts, dur, args])
+    begin, end = _event("B", [cat, *lane, ts, args]), _event("E", [cat, *lane, ts, args])
+    instant = _event("i", [*lane, ts, memory]), _event("I", [*lane, ts, memory])
+    event = Union[(span, begin, end, *instant, Meta, *_SKIPPED)]
+    # Not strict: ROCm writes some numbers as strings.
+    decoder = msgspec.json.Decoder(list[event], strict=False)  # type: ignore[valid-type]
+    one = msgspec.json.Decoder(event, strict=False)
+    return Schema(span, begin, end, instant, decoder, one, exact, full)
+
+
+SCHEMAS = {
+    (exact, full): _schema(exact=exact, full=full)
+    for exact in (False, True)
+    for full in (False, True)
+}
+EXACT = SCHEMAS[(True, True)]
+"""What always works."""

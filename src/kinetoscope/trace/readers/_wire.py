@@ -33,7 +33,7 @@ class _PartHead(msgspec.Struct, array_like=True, tag="p"):
     metadata: list[tuple[str, int | str | None, int | str | None, str]]
     repair_counts: dict[str, int]
     repair_examples: dict[str, str]
-    phases: dict[str, int]
+    out_of_memory: int
     tail: bytes | None
     frame_counts: dict[str, int]
     frame_examples: dict[str, str]
@@ -71,7 +71,7 @@ def write_part(file: BinaryIO, part: Part, tail: bytes | None, frame: Repairs) -
         part.metadata,
         part.repairs.counts,
         part.repairs.examples,
-        part.phases,
+        part.out_of_memory,
         tail,
         frame.counts,
         frame.examples,
@@ -120,5 +120,5 @@ def _part(head: _PartHead, chunks: list[Chunk]) -> Part:
         memory=np.frombuffer(head.memory, dtype=np.int64).reshape(-1, 7),
         metadata=list(head.metadata),
         repairs=Repairs(head.repair_counts, head.repair_examples),
-        phases=head.phases,
+        out_of_memory=head.out_of_memory,
     )
