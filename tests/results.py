@@ -25,6 +25,7 @@ from kinetoscope.result import (
 )
 
 MS = 1_000_000
+LACKS = "the recording lacks"
 
 HOSTILE = "a\x1b[31mred\x07\u202egnp.exe\u2066\x9b2J<script>alert(1)</script>|`\n@team #1"
 
@@ -121,8 +122,12 @@ def diagnosis(**changes: Any) -> Diagnosis:
         ),
         findings=(LOADER, PIN),
         rules=(
-            RuleOutcome("CP201", "skipped", "needs record_shapes=True"),
-            RuleOutcome("CP202", "skipped", "needs record_shapes=True"),
+            RuleOutcome("CP201", "skipped", f"{LACKS} input shapes (record_shapes=True)"),
+            RuleOutcome(
+                "CP202",
+                "skipped",
+                f"{LACKS} input shapes (record_shapes=True); Python stacks (with_stack=True)",
+            ),
             RuleOutcome("DL101", "fired"),
             RuleOutcome("DL102", "silent"),
             RuleOutcome("MM305", "fired"),

@@ -86,6 +86,12 @@ def test_a_given_step_time_closes_the_bracket(trace: Path, capsys: Capture) -> N
     assert time["mid"] == pytest.approx(9_500_000, rel=0.001)
 
 
+def test_what_to_record_is_said(tmp_path: Path, capsys: Capture) -> None:
+    path = TraceBuilder().op("aten::mm", 0, 50).op("aten::mm", 60, 50).write(tmp_path / "t.json")
+    assert run(["analyze", str(path)]) == 0
+    assert "need device activity (activities=[" in " ".join(capsys.readouterr().out.split())
+
+
 def test_fail_on(trace: Path) -> None:
     assert run(["analyze", str(trace), "--fail-on", "critical"]) == 1
     assert run(["analyze", str(trace), "--fail-on", "critical", "--ignore", "DL"]) == 0

@@ -56,7 +56,11 @@ def test_the_recordings_are_small(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("after_ms", "words"),
-    [(10, "4.0x faster. That is inside the range"), (2, "more than"), (30, "less than")],
+    [
+        (10, "4.0x faster. That is inside the range"),
+        (2, "more than DL101"),
+        (30, "less than DL101"),
+    ],
 )
 def test_the_comparison(after_ms: float, words: str) -> None:
     finding = predicted(results.diagnosis())

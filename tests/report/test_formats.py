@@ -72,7 +72,7 @@ def test_markdown_says_it_all() -> None:
         "```python\nDataLoader(\n    dataset",
         "step 2.9x to 5.4x faster, likely 4.6x",
         "([reference](https://docs.pytorch.org/docs/stable/data.html))",
-        "2 rules: needs record_shapes=True",
+        "2 rules need input shapes (record_shapes=True)",
     ):
         assert part in page
 

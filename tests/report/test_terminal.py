@@ -47,7 +47,8 @@ def test_it_says_everything_at_every_width(width: int) -> None:
         "exact line",
         "step 2.9x to 5.4x faster, likely 4.6x",
         "no time gain; the benefit is in memory",
-        "2 rules: needs record_shapes=True",
+        "2 rules need input shapes (record_shapes=True)",
+        "1 rule needs Python stacks (with_stack=True)",
         "a step should then take 7.2 to 13.4 ms",
     ):
         assert part in text

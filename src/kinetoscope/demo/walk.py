@@ -61,9 +61,9 @@ def comparison(walk: Walk, finding: Finding | None) -> str:
     gain = finding.gain
     span = f"{units.times(gain.low)} to {units.times(gain.high)}"
     if gain.low <= walk.speedup <= gain.high:
-        word = "inside the range"
+        word = "inside the range that"
     elif walk.speedup > gain.high:
         word = "more than"
     else:
         word = "less than"
-    return f"{measured} That is {word} that {finding.code} predicted: {span}."
+    return f"{measured} That is {word} {finding.code} predicted: {span}."

@@ -141,19 +141,34 @@ def counted(outcomes: Counter[str]) -> str:
     return f"{units.plural(sum(outcomes.values()), 'rule')}: {', '.join(parts) or 'none ran'}"
 
 
+_LACKS = "the recording lacks "
+
+
 def skipped(diagnosis: Diagnosis) -> list[tuple[str, list[str]]]:
-    """Return the reasons why rules could not look, with their codes, most frequent first."""
+    """Return why rules could not look, with their codes, most frequent first.
+
+    A rule that lacks two things counts for both: each line is something to record next time.
+    """
     reasons: dict[str, list[str]] = {}
     for outcome in diagnosis.rules:
         if outcome.status == "skipped":
-            reason = clean(outcome.reason or "no reason given")
-            reasons.setdefault(reason, []).append(clean(outcome.code))
+            for reason in _reasons(outcome.reason or "no reason given"):
+                reasons.setdefault(reason, []).append(clean(outcome.code))
     return sorted(reasons.items(), key=lambda item: (-len(item[1]), item[0]))
 
 
+def _reasons(reason: str) -> list[str]:
+    if not reason.startswith(_LACKS):
+        return [clean(reason)]
+    return [_LACKS + clean(need) for need in reason.removeprefix(_LACKS).split("; ")]
+
+
 def skipped_line(reason: str, codes: Sequence[str]) -> str:
-    """Return `12 rules: needs record_shapes=True`."""
-    return f"{units.plural(len(codes), 'rule')}: {reason}"
+    """Return `12 rules need input shapes (record_shapes=True)`."""
+    number = units.plural(len(codes), "rule")
+    if reason.startswith(_LACKS):
+        return f"{number} {'needs' if len(codes) == 1 else 'need'} {reason.removeprefix(_LACKS)}"
+    return f"{number}: {reason}"
 
 
 def inputs(infos: Sequence[InputInfo]) -> list[str]:
