@@ -22,7 +22,7 @@ class Flowers(Dataset):
 
     def __getitem__(self, index):
         rng = np.random.default_rng(index)
-        image = rng.random((3, 96, 96), dtype=np.float32)
+        image = rng.random((3, 128, 128), dtype=np.float32)
         image = augment(image, rng)
         return torch.from_numpy(image), index % 10
 

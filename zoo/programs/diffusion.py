@@ -153,7 +153,7 @@ def rescale_on_host(h):
     functions=("fetch", "train_images"),
 )
 def h2d_same_stream(fixed):
-    width = pick(32, 4)
+    width = pick(16, 4)
     net = nn.Sequential(
         nn.Conv2d(3, width, 4, 4), ResBlock(width, width), ResBlock(width, width), nn.Conv2d(width, 3, 1)
     ).to(DEV)

@@ -171,7 +171,6 @@ def ok_memory_roof(fixed):
 
     def decay():
         table.mul_(0.9999)
-        table.add_(1e-6)
 
     return decay
 

@@ -187,8 +187,8 @@ def cp_checkpoint_all(fixed):
 )
 def fw_cpu_mask(fixed):
     dim, s = pick(384, 32), pick(768, 8)
-    layers = nn.ModuleList(Layer(dim, pick(6, 4)) for _ in range(pick(6, 2))).to(DEV)
-    x = torch.randn(4, s, dim, device=DEV)
+    layers = nn.ModuleList(Layer(dim, pick(6, 4)) for _ in range(pick(6, 2))).to(DEV, BF16)
+    x = torch.randn(4, s, dim, device=DEV, dtype=BF16)
 
     @torch.no_grad()
     def score_batch():
@@ -201,7 +201,7 @@ def fw_cpu_mask(fixed):
 
 
 def causal_mask(s, where):
-    return torch.full((s, s), float("-inf"), device=where).triu(1).to(DEV)  # PLANT
+    return torch.full((s, s), float("-inf"), device=where).triu(1).to(DEV, BF16)  # PLANT
 
 
 @case(

@@ -60,7 +60,7 @@ def average_gradients(model):
 @case(
     "hand-written gradient averaging, one all-reduce a tensor",
     "communication",
-    also=("framework",),
+    also=("compute",),
     codes=("CM412", "CM403"),
     functions=("average_gradients",),
     plant_in="average_gradients",
@@ -71,7 +71,7 @@ def cm_average_each(fixed):
     torch.set_float32_matmul_precision("high")
     model = Branch(pick(6144, 8), pick(6, 2)).to(DEV)
     net = ddp(model) if fixed else model
-    x = torch.randn(pick(1536, 4), pick(6144, 8), device=DEV)
+    x = torch.randn(pick(512, 4), pick(6144, 8), device=DEV)
 
     def train_branch():
         net.zero_grad()
@@ -99,8 +99,9 @@ def mean_of_gathered(p):
     active=3,
 )
 def cm_gather_each(fixed):
+    torch.set_float32_matmul_precision("high")
     model = nn.Sequential(
-        nn.Embedding(pick(100_000, 10), 1024), *[nn.Linear(1024, 1024) for _ in range(pick(8, 2))]
+        nn.Embedding(pick(400_000, 10), 1024), *[nn.Linear(1024, 1024) for _ in range(pick(8, 2))]
     ).to(DEV)
     net = ddp(model) if fixed else model
     ids = torch.randint(0, 10, (pick(4096, 4),), device=DEV)
@@ -139,13 +140,14 @@ def cm_tiny_buckets(fixed):
 @case(
     "gradients synchronised at every micro-batch",
     "communication",
-    also=("framework",),
+    also=("compute", "memory"),
     codes=("CM408",),
     functions=("train_accumulate",),
     ranks=2,
     active=3,
 )
 def cm_sync_each_micro(fixed):
+    torch.set_float32_matmul_precision("high")
     net = ddp(Branch(pick(8192, 8), pick(3, 2)))
     parts = [torch.randn(pick(64, 2), pick(8192, 8), device=DEV) for _ in range(4)]
 
@@ -162,7 +164,7 @@ def cm_sync_each_micro(fixed):
 @case(
     "a barrier and a loss all-reduce at every step",
     "communication",
-    also=("framework",),
+    also=("compute", "framework"),
     codes=("CM413", "FW503"),
     functions=("log_loss",),
     plant_in="log_loss",
