@@ -50,7 +50,14 @@ LOADER = Finding(
             count=192,
             snippet="    def __getitem__(self, i):",
         ),
-        Location(file="train.py", line=7, function="main", module="net.stem", exact=True),
+        Location(
+            file="train.py",
+            line=7,
+            function="main",
+            module="net.stem",
+            exact=True,
+            snippet="for x, y in loader:",
+        ),
     ),
     fix=Fix(
         summary="Let worker processes load the batches.",

@@ -56,6 +56,8 @@ def test_it_says_everything_at_every_width(width: int) -> None:
 
 def test_snippets_are_whole_lines() -> None:
     page = _page(results.diagnosis(), width=40)
+    assert "│ for x, y in loader:" in page
+    assert "def __getitem__" not in page, "the name of the function says it already"
     assert re.search(r"^ *│     dataset, num_workers=4, persistent_workers=True\)$", page, re.M)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from rich.cells import cell_len
 from rich.text import Text
 
@@ -21,6 +23,9 @@ SEVERITY_STYLES = {
 
 SHOWN_EVIDENCE = 6
 SHOWN_PLACES = 3
+_DEFINITION = re.compile(r"\s*(async\s+)?def\s")
+"""The first line of a function says no more than its name, which stands above it."""
+
 LONGEST_NAME = 40
 LONGEST_VALUE = 160
 """Kernel names have hundreds of characters; --verbose shows them whole."""
@@ -121,7 +126,7 @@ def _place(page: Page, at: Location, *, label: str, indent: int) -> None:
     else:
         text.append(f"  {detail}", style="not bold dim")
         _whole_row(page, label, text, indent=indent)
-    if at.snippet:
+    if at.snippet and (at.exact or not _DEFINITION.match(at.snippet)):
         _code(page, at.snippet, indent=indent)
 
 
