@@ -1,0 +1,83 @@
+"""What the optimizer rules share: the steps of the optimizer and what runs inside them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from kinetoscope.analysis import Analysis
+from kinetoscope.metrics.device_ops import DeviceOps, device_ops
+from kinetoscope.trace.calltree import nearest
+from kinetoscope.trace.frames import is_optimizer_step
+from kinetoscope.trace.kinds import RUNTIME_KINDS, Family, Kind
+from kinetoscope.trace.op_names import op_family, short_name
+from kinetoscope.trace.trace import IntArray, Trace
+
+_CHEAP = frozenset({Family.ELEMENTWISE, Family.COPY, Family.REDUCTION})
+_NAMED_COUNTER = frozenset("_local_scalar_dense item is_nonzero".split())
+
+
+@dataclass(frozen=True)
+class OptimizerSteps:
+    """Calls of `Optimizer.step` and the operators inside them.
+
+    Attributes:
+        rows: event-table rows of the steps (annotations).
+        names: class names of the optimizers, `AdamW`.
+        updates: rows of the operators that update one tensor each: the outermost pointwise ones.
+        foreach: rows of the `_foreach_*` operators.
+        fused: rows of the `_fused_*` operators.
+        calls: rows of the runtime calls inside.
+    """
+
+    rows: IntArray
+    names: tuple[str, ...]
+    updates: IntArray
+    foreach: IntArray
+    fused: IntArray
+    calls: IntArray
+
+
+def optimizer_steps(trace: Trace) -> OptimizerSteps:
+    """All optimizer steps of a trace."""
+    tree, names = trace.tree, trace.names
+    mark = np.fromiter((is_optimizer_step(n) for n in names), bool, len(names))
+    name_id = trace.column("name_id")[tree.rows]
+    around = nearest(mark[name_id], tree.parent)
+    inside = around >= 0
+    short = [short_name(n) for n in names]
+    is_foreach = np.array([s.startswith("_foreach_") for s in short], dtype=bool)
+    is_fused = np.array([s.startswith("_fused_") for s in short], dtype=bool)
+    is_update = np.array([op_family(n) in _CHEAP for n in names], dtype=bool)
+    op = inside & (tree.kind == Kind.CPU_OP)
+    parent_op = np.where(tree.parent >= 0, tree.op[np.maximum(tree.parent, 0)], -1)
+    outermost = op & ((parent_op < 0) | ~op[np.maximum(parent_op, 0)])
+    marks = np.flatnonzero(mark[name_id])
+    marks = marks[_outer(around, tree.parent, marks)]
+    calls = inside & np.isin(tree.kind, RUNTIME_KINDS)
+    return OptimizerSteps(
+        rows=tree.rows[marks],
+        names=tuple(sorted({_class_name(names[i]) for i in name_id[marks]})),
+        updates=tree.rows[outermost & is_update[name_id]],
+        foreach=tree.rows[op & is_foreach[name_id]],
+        fused=tree.rows[op & is_fused[name_id]],
+        calls=tree.rows[calls],
+    )
+
+
+def optimizer_kernels(analysis: Analysis) -> tuple[DeviceOps, IntArray]:
+    """The device events, and the positions of those launched inside an optimizer's step."""
+    work = analysis.get(device_ops)
+    return work, np.flatnonzero(work.optimizer & (work.call >= 0))
+
+
+def _outer(around: IntArray, parent: IntArray, marks: IntArray) -> np.ndarray:  # type: ignore[type-arg]
+    """Steps that are not inside the step of a wrapping optimizer."""
+    above = parent[marks]
+    return (above < 0) | (around[np.maximum(above, 0)] < 0)
+
+
+def _class_name(mark: str) -> str:
+    """`Optimizer.step#AdamW.step` -> `AdamW`."""
+    return mark.removeprefix("Optimizer.step#").removesuffix(".step")

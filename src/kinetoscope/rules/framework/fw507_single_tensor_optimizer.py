@@ -1,0 +1,215 @@
+"""The optimizer updates one parameter tensor at a time.
+
+## What it finds
+An `Optimizer.step` in which every parameter tensor gets its own handful of pointwise operators,
+and no operator works on lists of tensors (`_foreach_*`, `_fused_*`).
+
+## Why it matters
+Adam needs about eight small operators for each tensor: a model of 240 tensors launches two
+thousand kernels of a microsecond each, and the host spends five to ten microseconds on every one.
+The device waits meanwhile.
+
+## How to fix it
+`fused=True` in the optimizer's constructor does the whole update in a few kernels;
+`foreach=True` (the default on GPUs unless something switches it off) batches each operation over
+all tensors. Own optimizers: use `torch._foreach_*` operators, or compile the step.
+
+## Limits
+`foreach=False` may have been chosen to save memory: foreach needs temporaries of the size of the
+parameters, fused does not. Sparse gradients and `differentiable=True` allow neither.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from kinetoscope.analysis import Analysis
+from kinetoscope.metrics.cost import kernel_costs
+from kinetoscope.metrics.hardware import peaks_of
+from kinetoscope.metrics.intervals import measure
+from kinetoscope.replay import Change
+from kinetoscope.result import Evidence, Fix
+from kinetoscope.rules.api import Example, Hit, Options, Rule
+from kinetoscope.rules.framework._optimizer import (
+    OptimizerSteps,
+    optimizer_kernels,
+    optimizer_steps,
+)
+from kinetoscope.trace.trace import IntArray
+from kinetoscope.units import count, duration, percent
+
+if TYPE_CHECKING:
+    from kinetoscope.testing import TraceBuilder
+
+_LIST_OPS = 3
+"""A step with this many operators on lists of tensors is not one tensor at a time."""
+
+
+class Thresholds(Options, frozen=True):
+    """When an optimizer of single tensors is worth a word."""
+
+    min_updates: int = 32
+    """Operators on single tensors in one step; fewer cost nothing that counts."""
+    min_share: float = 0.03
+    """Share of the step that the host spends in the optimizer."""
+    host_left_ns: tuple[float, float, float] = (6_000.0, 2_500.0, 1_000.0)
+    """Host time that each parameter still costs in a fused step, at worst, likely, at best; 1 to
+    9 microseconds with profiling (torch 2.11)."""
+    inflation: tuple[float, float, float] = (0.8, 0.95, 1.0)
+    """Part of the optimizer's recorded time that is its own: profiling stretches code of many small
+    operators more than the rest of the step (1.9 predicted without this, 1.83 measured)."""
+    passes_left: tuple[float, float, float] = (0.8, 0.4, 0.3)
+    """Traffic of the fused update over that of the single operators: Adam 7 of 19 passes."""
+    cpu_saving: tuple[float, float, float] = (0.3, 0.55, 0.85)
+    """Without a device: part of the optimizer's time that fusing saves."""
+
+
+def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
+    """Count operators on single tensors in the optimizer's steps and replay them fused."""
+    found = analysis.get(optimizer_steps)
+    steps = max(found.rows.size, 1)
+    listed = found.foreach.size + found.fused.size
+    if found.updates.size < options.min_updates * steps or listed >= _LIST_OPS * steps:
+        return
+    time = analysis.extent(found.rows)
+    per_step = measure(time) // max(analysis.trace.steps.count, 1)
+    share = per_step / max(analysis.step_ns, 1)
+    if share < options.min_share:
+        return
+    each = found.updates.size / steps
+    name = " and ".join(found.names) or "The optimizer"
+    yield Hit(
+        message=(
+            f"{name} updates one tensor at a time: {count(round(each))} operators in a step, "
+            f"{duration(per_step)} of the host's time ({percent(min(share, 1.0))} of the step)."
+        ),
+        evidence=(
+            Evidence("optimizer_time", per_step, "ns"),
+            Evidence("operators_per_step", round(each), "count"),
+            Evidence("tensors", _tensors(analysis, found), "count", "derived"),
+        ),
+        locations=analysis.locations(found.rows, calls=("step",)),
+        fix=Fix(
+            summary="Let the optimizer update all tensors in a few kernels.",
+            snippet=f"torch.optim.{found.names[0] if found.names else 'AdamW'}(..., fused=True)",
+            reference="https://docs.pytorch.org/docs/stable/optim.html",
+        ),
+        gain=analysis.gain(*_changes(analysis, options, found)),
+        confidence=0.9,
+        claims=time,
+    )
+
+
+def _tensors(analysis: Analysis, found: OptimizerSteps) -> int:
+    """Parameter tensors: how often the usual operator occurs in a step."""
+    ids = analysis.trace.column("name_id")[found.updates]
+    counts = np.unique(ids, return_counts=True)[1]
+    return max(round(float(np.median(counts)) / max(found.rows.size, 1)), 1)
+
+
+def _changes(
+    analysis: Analysis, options: Thresholds, found: OptimizerSteps
+) -> tuple[Change, Change, Change]:
+    """The step with the optimizer fused, at worst, likely and at best."""
+    time = analysis.extent(found.rows)
+    if analysis.device is None:
+        low, mid, high = (Change(host_cut=time, host_cut_factor=f) for f in options.cpu_saving)
+        return low, mid, high
+    tensors, total = _tensors(analysis, found), max(measure(time), 1)
+    first, drop, traffic_ns = _kernels(analysis, found)
+    left = [tensors * each * found.rows.size / total for each in options.host_left_ns]
+    cut = [max(1 - a, 0.0) * b for a, b in zip(left, options.inflation, strict=True)]
+    changes = [
+        Change(
+            host_cut=time,
+            host_cut_factor=part,
+            drop_calls=drop,
+            durations=(first, np.maximum(traffic_ns * passes, 3_000).astype(np.int64)),
+        )
+        for part, passes in zip(cut, options.passes_left, strict=True)
+    ]
+    return changes[0], changes[1], changes[2]
+
+
+def _kernels(analysis: Analysis, found: OptimizerSteps) -> tuple[IntArray, IntArray, IntArray]:
+    """The kernel that stays in each step, the calls that go, and the time of a step's traffic."""
+    work, mine = optimizer_kernels(analysis)
+    ts, dur = analysis.trace.column("ts_ns"), analysis.trace.column("dur_ns")
+    start = ts[found.rows]
+    step = np.searchsorted(start, ts[work.call[mine]], side="right") - 1
+    inside = (step >= 0) & (ts[work.call[mine]] < (start + dur[found.rows])[np.maximum(step, 0)])
+    mine, step = mine[inside], step[inside]
+    if mine.size == 0:
+        return mine, mine, mine
+    _, first = np.unique(step, return_index=True)
+    keep = mine[first]
+    total = np.bincount(step, weights=_traffic_ns(analysis, work.rows[mine]))[step[first]]
+    drop = np.setdiff1d(work.call[mine], work.call[keep])
+    return work.rows[keep], drop, total.astype(np.int64)
+
+
+def _traffic_ns(analysis: Analysis, rows: IntArray) -> np.ndarray:  # type: ignore[type-arg]
+    """Time of each event's traffic at the device's bandwidth; half its duration when unknown."""
+    ns = analysis.trace.column("dur_ns")[rows].astype(np.float64)
+    device = analysis.device
+    peaks = peaks_of(analysis.trace.header, device.device) if device else None
+    costs = analysis.get(kernel_costs)
+    if peaks is None or not analysis.has("shapes"):
+        return np.asarray(ns / 2)
+    at = np.minimum(np.searchsorted(costs.rows, rows), max(costs.rows.size - 1, 0))
+    known = (costs.rows[at] == rows) & (costs.bytes[at] >= 0)
+    traffic = costs.bytes[at] / peaks.achievable_bytes_per_ns
+    return np.asarray(np.where(known, np.minimum(traffic, ns), ns / 2))
+
+
+def _loop(t: TraceBuilder, tensors: int) -> None:
+    step_us = 200 + tensors * 80
+    for step in range(4):
+        at = step * step_us
+        t.step(at, step_us)
+        t.op("aten::mm", at + 5, 20, dims=[[256, 256], [256, 256]])
+        t.kernel("sm90_gemm", at + 20, 90, launch_at=at + 10)
+        t.annotation("Optimizer.step#Adam.step", at + 100, tensors * 80)
+        for i in range(tensors):
+            for k, name in enumerate(("lerp_", "mul_", "addcmul_", "sqrt", "addcdiv_")):
+                begin = at + 101 + 80 * i + 15 * k
+                t.op(f"aten::{name}", begin, 12, dims=[[256, 256], []])
+                t.kernel("vectorized_elementwise_kernel", begin + 10, 2, launch_at=begin + 3)
+
+
+def _fused(t: TraceBuilder) -> None:
+    for step in range(4):
+        at = step * 1_000
+        t.step(at, 1_000)
+        t.op("aten::mm", at + 5, 20, dims=[[256, 256], [256, 256]])
+        t.kernel("sm90_gemm", at + 20, 900, launch_at=at + 10)
+        t.annotation("Optimizer.step#Adam.step", at + 100, 200)
+        t.op("aten::_fused_adam_", at + 110, 80)
+        t.kernel("multi_tensor_apply_kernel", at + 930, 40, launch_at=at + 120)
+
+
+def _many(t: TraceBuilder) -> None:
+    _loop(t, 40)
+
+
+RULE = Rule(
+    code="FW507",
+    name="single-tensor-optimizer",
+    class_="framework",
+    summary="The optimizer updates one tensor at a time instead of all of them together.",
+    check=check,
+    options=Thresholds(),
+    needs=frozenset({"ops"}),
+    evidence="TE",
+    references=(
+        "https://docs.pytorch.org/docs/stable/optim.html",
+        "https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html",
+    ),
+    examples=(
+        Example("five operators for each of 40 tensors", _many, fires=True),
+        Example("a fused Adam", _fused, fires=False),
+    ),
+)
