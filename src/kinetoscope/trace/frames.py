@@ -238,6 +238,83 @@ def is_optimizer_step(name: str) -> bool:
     return name.startswith("Optimizer.step#")
 
 
-def is_distributed_frame(name: str) -> bool:
-    """Python frames of torch.distributed's functions (`all_reduce`, `barrier`)."""
-    return "torch/distributed/distributed_c10d.py(" in name
+def is_distributed_range(name: str) -> bool:
+    """torch.distributed's own frames around a collective (its logging wrapper included)."""
+    return "torch/distributed/" in name and any(
+        file in name
+        for file in ("distributed_c10d.py(", "c10d_logger.py(", "_functional_collectives.py(")
+    )
+
+
+_DYNAMO_REGION = "Torch-Compiled Region: "
+_DYNAMO_LOOKUP = "TorchDynamo Cache Lookup"
+_DYNAMO_GLUE = (_DYNAMO_LOOKUP, "Pregraph bytecode", "AOTDispatcher Runtime Wrapper Prologue")
+_RESUME = re.compile(r"torch_dynamo_resume_in_(?P<function>.+)_at_(?P<line>\d+)$")
+_COMPILE_ID = re.compile(r"compile_id=(\d+)/(\d+)")
+
+
+def compiled_region(name: str) -> tuple[int, int] | None:
+    """`Torch-Compiled Region: 3/1` -> (frame 3, compilation 1), as Dynamo numbers them."""
+    if not name.startswith(_DYNAMO_REGION):
+        return None
+    frame, _, version = name[len(_DYNAMO_REGION) :].partition("/")
+    return (int(frame), int(version)) if frame.isdigit() and version.isdigit() else None
+
+
+def compile_id(name: str) -> tuple[int, int] | None:
+    """Frame and compilation in the `..._data: ... compile_id=3/1` marks of a compiler's phase."""
+    match = _COMPILE_ID.search(name)
+    return (int(match[1]), int(match[2])) if match else None
+
+
+def is_dynamo_glue(name: str) -> bool:
+    """What calling a compiled region costs on top of it: cache lookup, guards, wrappers."""
+    return name in _DYNAMO_GLUE
+
+
+def is_dynamo_lookup(name: str) -> bool:
+    """The guard check before a compiled region; recorded by torch 2.0 and later."""
+    return name == _DYNAMO_LOOKUP
+
+
+def resume_point(name: str) -> tuple[str, int] | None:
+    """Function and line of a graph break, from Dynamo's name for the code that follows it."""
+    match = _RESUME.search(name)
+    return (match["function"], int(match["line"])) if match else None
+
+
+def is_dynamo_wrapper(name: str) -> bool:
+    """The frame through which a compiled callable is entered (torch/_dynamo/eval_frame.py)."""
+    return "torch/_dynamo/eval_frame.py(" in name and name.endswith(
+        (": compile_wrapper", ": _fn", ": __call__", ": _wrapped_call_impl")
+    )
+
+
+def is_graph_call(name: str) -> bool:
+    """Inductor's range around the code of one compiled graph."""
+    return name.startswith("## Call CompiledFxGraph")
+
+
+def is_anomaly_frame(name: str) -> bool:
+    """Work of `torch.autograd.set_detect_anomaly`: the stack stored with each forward operator.
+
+    AnomalyMode formats it through torch/fx/traceback.py or Python's traceback module.
+    """
+    return name.endswith((": format_stack", ": extract_stack")) and (
+        name.startswith("traceback.py(") or "/traceback.py(" in name
+    )
+
+
+def is_anomaly_switch(name: str) -> bool:
+    """The context manager of anomaly detection (torch/autograd/anomaly_mode.py)."""
+    return "torch/autograd/anomaly_mode.py(" in name
+
+
+def is_grad_clip_frame(name: str) -> bool:
+    """`clip_grad_norm_` and its kin (torch/nn/utils/clip_grad.py)."""
+    return "torch/nn/utils/clip_grad.py(" in name
+
+
+def is_training_mark(name: str) -> bool:
+    """What only a training program records: the backward engine, an optimizer's step."""
+    return is_engine_call(name) or name.startswith("Optimizer.step#")

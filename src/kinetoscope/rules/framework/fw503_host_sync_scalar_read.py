@@ -1,0 +1,179 @@
+"""The host reads values back from the device, and waits for them each time.
+
+## What it finds
+`.item()`, `.tolist()`, `float(t)`, `if t:` or a small `.cpu()` on a tensor of the device, inside
+the step. Each one is a copy to the host and a wait until the device has caught up.
+
+## Why it matters
+The host cannot run ahead: after each read the device is empty until the next kernel has been
+launched. The read itself costs some tens of microseconds even when nothing had to be waited for.
+
+## How to fix it
+Keep the values on the device: sum a loss with `total += loss.detach()` and read it once every
+hundred steps, decide with `torch.where` instead of `if`, stack many scalars and read them with
+one `.tolist()`. `torch.cuda.set_sync_debug_mode("warn")` points at every read.
+
+## Limits
+A long wait is not a long cost: where the device is busy all the time the host merely waits for
+it, and removing the read gains nothing. Reads on which the control flow depends need a different
+algorithm. The last read of an inference request is its answer and is not reported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from kinetoscope.analysis import Analysis
+from kinetoscope.metrics.intervals import Intervals, measure, merge, union
+from kinetoscope.metrics.stretches import LONG_NS
+from kinetoscope.metrics.waits import Wait
+from kinetoscope.replay import Change
+from kinetoscope.result import Evidence, Fix
+from kinetoscope.rules.api import Example, Hit, Options, Rule
+from kinetoscope.rules.framework._waiting import avoidable, blocked_per_step
+from kinetoscope.trace.kinds import Kind
+from kinetoscope.trace.trace import IntArray
+from kinetoscope.units import duration
+
+if TYPE_CHECKING:
+    from kinetoscope.testing import TraceBuilder
+
+CALLS = ("item", "tolist", "cpu", "numpy", "float", "int", "bool", "equal", "allclose")
+
+
+class Thresholds(Options, frozen=True):
+    """When reads are worth a word."""
+
+    many_per_step: float = 8.0
+    """From so many reads a step on they are taken for a loop that one read can replace."""
+
+
+def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
+    """Replay the steps without the reads."""
+    waits = avoidable(analysis, Wait.SCALAR)
+    if waits.call.size == 0:
+        return
+    ops = np.unique(waits.op)
+    reading = analysis.extent(ops)
+    per_step = ops.size / analysis.steps_on_host
+    blocked = blocked_per_step(analysis, waits)
+    gone = Change(host_cut=reading, unblock=waits.calls, drop_calls=waits.calls)
+    batched = Change(
+        host_cut=merge(reading, _producers(analysis, ops)),
+        unblock=waits.calls,
+        drop_calls=waits.calls,
+    )
+    how_often = f"{per_step:.0f} times" if per_step >= 1.5 else "once"
+    yield Hit(
+        message=(
+            f"Values are read back from the device {how_often} a step; the host spends "
+            f"{duration(measure(reading) // analysis.steps_on_host)} of each step on it, "
+            f"{duration(blocked)} of that waiting."
+        ),
+        evidence=(
+            Evidence("reads_per_step", round(per_step, 1), "count"),
+            Evidence("read_time", measure(reading) // analysis.steps_on_host, "ns"),
+            Evidence("blocked_time", blocked, "ns"),
+        ),
+        locations=analysis.locations(ops, calls=CALLS),
+        fix=_fix(per_step, options),
+        gain=analysis.gain(
+            Change(unblock=waits.calls),
+            gone,
+            batched if per_step >= options.many_per_step else gone,
+        ),
+        confidence=0.9,
+        claims=reading,
+    )
+
+
+def _fix(per_step: float, options: Thresholds) -> Fix:
+    many = per_step >= options.many_per_step
+    return Fix(
+        summary=(
+            f"Collect the {per_step:.0f} values in one tensor and read it once, or keep them on "
+            "the device."
+            if many
+            else "Keep the value on the device and read it only when it is printed."
+        ),
+        snippet=(
+            "values = torch.stack(values)   # stays on the device\nvalues.tolist()   # one read"
+            if many
+            else "total += loss.detach()\nif step % 100 == 0:\n    print(total.item() / 100)"
+        ),
+        reference="https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html"
+        "#avoid-unnecessary-cpu-gpu-synchronization",
+    )
+
+
+def _producers(analysis: Analysis, ops: IntArray) -> Intervals:
+    """Host time from the start of the operator before each read up to the read.
+
+    A batched version of the loop makes all the values at once.
+    """
+    trace, tree = analysis.trace, analysis.trace.tree
+    top = np.flatnonzero((tree.kind == Kind.CPU_OP) & (_parent_op(analysis) < 0))
+    ts, thread = trace.column("ts_ns")[ops], trace.column("thread")[ops].astype(np.int64)
+    start = np.full(ops.size, -1, dtype=np.int64)
+    for value in np.unique(thread):
+        mine = top[tree.thread[top] == value]
+        at = np.searchsorted(tree.start[mine], ts[thread == value], side="left") - 1
+        found = np.where(at >= 0, tree.start[mine[np.maximum(at, 0)]], -1)
+        start[thread == value] = found
+    near = (start >= 0) & (ts - start < LONG_NS)
+    return union(start[near], ts[near])
+
+
+def _parent_op(analysis: Analysis) -> IntArray:
+    """Operator around each node, itself excluded; -1: none."""
+    tree = analysis.trace.tree
+    return np.where(tree.parent >= 0, tree.op[np.maximum(tree.parent, 0)], -1)
+
+
+def _loop_of_reads(t: TraceBuilder) -> None:
+    for step in range(4):
+        at = step * 2_000.0
+        t.step(at, 2_000)
+        t.python("train.py(10): grad_norm", at + 5, 1_990)
+        for i in range(20):
+            begin = at + 10 + i * 95
+            t.kernel("reduce_kernel", begin + 30, 30, launch_at=begin + 10, op="aten::norm")
+            t.op("aten::item", begin + 25, 50)
+            t.op("aten::_local_scalar_dense", begin + 26, 48)
+            t.copy("DtoH Pinned", 4, begin + 62, 2, launch_at=begin + 30, launch_dur=6)
+            t.sync(begin + 38, 32)
+
+
+def _device_busy(t: TraceBuilder) -> None:
+    for step in range(4):
+        at = step * 10_000.0
+        t.step(at, 10_000)
+        t.kernel("gemm", at + 30, 4_990, launch_at=at + 5, op="aten::mm")
+        t.kernel("gemm", at + 5_022, 4_980, launch_at=at + 15, op="aten::mm")
+        t.op("aten::item", at + 40, 5_010)
+        t.op("aten::_local_scalar_dense", at + 41, 5_008)
+        t.copy("DtoH Pinned", 4, at + 5_020, 2, launch_at=at + 45, launch_dur=6)
+        t.sync(at + 53, 4_975)
+
+
+RULE = Rule(
+    code="FW503",
+    name="host-sync-scalar-read",
+    class_="framework",
+    summary="Values are read back to the host inside the step, and each read waits.",
+    check=check,
+    options=Thresholds(),
+    needs=frozenset({"device", "launches"}),
+    evidence="TE",
+    references=(
+        "https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html",
+        "https://docs.pytorch.org/docs/stable/generated/torch.cuda.set_sync_debug_mode.html",
+    ),
+    examples=(
+        Example("twenty reads a step, the device idle in between", _loop_of_reads, fires=True),
+        Example("one long wait for a device that is always busy", _device_busy, fires=False),
+    ),
+)
