@@ -130,6 +130,13 @@ def test_errored_rules_are_never_hidden() -> None:
     assert "16 for other reasons: --verbose" in page
 
 
+def test_why_a_rule_said_nothing() -> None:
+    rules = (RuleOutcome("DL105", "silent", "found, but it costs little"),)
+    diagnosis = results.diagnosis(rules=rules)
+    assert "DL105" not in _page(diagnosis)
+    assert "DL105: found, but it costs little" in _page(diagnosis, verbose=True)
+
+
 def test_a_range_without_spread_is_one_number() -> None:
     gain = Gain(1.5, 1.5, 1.5, "bound")
     finding = msgspec.structs.replace(results.LOADER, gain=gain, locations=(Location(),))

@@ -150,7 +150,9 @@ def _rules(page: Page, diagnosis: Diagnosis, options: RenderOptions) -> None:
         rest = sum(len(codes) for _, codes in reasons[SHOWN_REASONS:])
         _bullet(page, f"{rest} for other reasons: --verbose")
     for outcome in diagnosis.rules:
-        if outcome.status == "errored":
+        if outcome.status == "silent" and outcome.reason and options.verbose:
+            _bullet(page, Text(f"{clean(outcome.code)}: {clean(outcome.reason)}", style="dim"))
+        elif outcome.status == "errored":
             text = Text(f"{clean(outcome.code)} failed: {clean(outcome.reason or 'no reason')}")
             _bullet(page, text, style="red")
 
