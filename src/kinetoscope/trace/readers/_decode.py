@@ -73,8 +73,19 @@ SHAPE_SEPARATOR = b"\x1e"
 _GET_SHAPE = attrgetter("dims", "types", "strides", "concrete")
 _GET_LAUNCH = attrgetter(*_schema.LAUNCH_ATTRIBUTES)
 _GET_PLACE = attrgetter("cat", "pid", "tid")
-_GET_GROUPED = [attrgetter(n) for n in ("collective", "kernel_file", "sync_kind", "group_name")]
+_GROUPED = frozenset({"collective", "kernel_file", "sync_kind", "group_name"})
+"""Extra arguments that bring others with them."""
+
 _GET_NAME, _GET_ARGS = attrgetter("name"), attrgetter("args")
+
+
+class _AnotherSchemaError(Exception):
+    """The piece has to be decoded again with a schema that takes more."""
+
+    def __init__(self, *, exact: bool = False, full: bool = False) -> None:
+        super().__init__()
+        self.exact = exact
+        self.full = full
 
 
 class Decoder:
@@ -96,25 +107,30 @@ class Decoder:
         self._place_tables = np.zeros((3, 0), dtype=np.int32)
         self._memory: list[tuple[int, ...]] = []
         self._schema = SCHEMAS[(False, False)]
+        self._grouped = False
 
     def add(self, index: int, text: bytes | bytearray | memoryview) -> None:
         """Decode one piece, a JSON array of events, and emit its columns."""
         events, schema = self._events(text)
         spans = [e for e in events if type(e) is schema.span]
         exact = schema.exact or _times.needs_text(_floats(spans or _timed(events), "ts"))
-        full = _has_extras(spans)
-        # The next piece will be like this one.
-        self._schema = SCHEMAS[(exact, full)]
-        if (exact and not schema.exact) or (full and not schema.full):
+        try:
+            if exact and not schema.exact:
+                raise _AnotherSchemaError(exact=True)
+            self._grouped = False
+            columns = self._columns(spans, schema) if spans else None
+            self._add_others(events, schema)
+        except _AnotherSchemaError as error:
+            self._schema = SCHEMAS[(error.exact or exact, error.full or schema.full)]
             self.add(index, text)
             return
-        self._add_others(events, schema)
-        if spans:
-            self.add_spans(index, spans, exact=exact)
+        self._schema = SCHEMAS[(exact, self._grouped)]  # the next piece will be like this one
+        if columns is not None:
+            self._emit(Chunk(index, len(spans), columns))
 
-    def add_spans(self, index: int, spans: Sequence[Any], *, exact: bool) -> None:
-        """Emit the columns of events that are already typed."""
-        self._emit(Chunk(index, len(spans), self._columns(spans, exact=exact)))
+    def add_spans(self, index: int, spans: Sequence[Any]) -> None:
+        """Emit the columns of spans made by `_pairs`."""
+        self._emit(Chunk(index, len(spans), self._columns(spans, EXACT)))
 
     def finish(self) -> Part:
         """The pools, and the columns unless they were emitted elsewhere."""
@@ -143,6 +159,8 @@ class Decoder:
     def _add_others(self, events: Sequence[Any], schema: Schema) -> None:
         """What is no span: few, except for flows, of which nothing is kept."""
         kinds = set(map(type, events))
+        if not (schema.full or kinds.isdisjoint({schema.begin, schema.end})):
+            raise _AnotherSchemaError(full=True)
         if Meta in kinds:
             self.part.metadata.extend(_metadata(e) for e in events if type(e) is Meta)
         if not kinds.isdisjoint(schema.instant):
@@ -169,7 +187,8 @@ class Decoder:
 
     # -- columns -----------------------------------------------------------------------------
 
-    def _columns(self, spans: Sequence[Any], *, exact: bool) -> dict[str, Array]:
+    def _columns(self, spans: Sequence[Any], schema: Schema) -> dict[str, Array]:
+        exact = schema.exact
         count = len(spans)
         args = [a or EMPTY_ARGS for a in map(_GET_ARGS, spans)]
         places = self._places.numbers(map(_GET_PLACE, spans), count)
@@ -186,7 +205,7 @@ class Decoder:
         for number in np.flatnonzero(np.bincount(groups)).tolist():
             mask = groups == number
             selected = args if mask.all() else list(compress(args, mask))
-            for name, values in self._group_columns(number, selected):
+            for name, values in self._group_columns(number, selected, full=schema.full):
                 _store(columns, name, values, mask)
             if number in {_ANY, _DEVICE}:
                 events = list(compress(spans, mask))
@@ -213,7 +232,9 @@ class Decoder:
         keys = [(e.pid, e.tid, a.device, a.stream) for e, a in zip(events, args, strict=True)]
         return self._lanes.numbers(keys, len(keys))
 
-    def _group_columns(self, group: int, args: Sequence[Any]) -> Iterable[tuple[str, Array]]:
+    def _group_columns(
+        self, group: int, args: Sequence[Any], *, full: bool
+    ) -> Iterable[tuple[str, Array]]:
         if group in {_ANY, _PYTHON}:
             yield "py_id", _ints(args, "py_id")
             yield "py_parent", _optional_ints(args, "py_parent")
@@ -228,7 +249,7 @@ class Decoder:
             yield "bytes", _ints(args, "bytes")
         if group in {_ANY, _DEVICE}:
             yield "launch", self._launch_column(args)
-        yield from self._extra_column(args, _TRIGGERS[group])
+        yield from self._extra_column(args, _TRIGGERS[group], full=full)
 
     def _launch_column(self, args: Sequence[Any]) -> Array:
         keys = list(map(SHAPE_SEPARATOR.join, map(_GET_LAUNCH, args)))
@@ -236,11 +257,15 @@ class Decoder:
         return self._texts.numbers(map(texts.__getitem__, keys), len(keys))
 
     def _extra_column(
-        self, args: Sequence[Any], triggers: Sequence[str]
+        self, args: Sequence[Any], triggers: Sequence[str], *, full: bool
     ) -> Iterable[tuple[str, Array]]:
         present = [name for name in triggers if any(map(attrgetter(name), args))]
         if not present:
             return
+        if not _GROUPED.isdisjoint(present):
+            self._grouped = True
+            if not full:
+                raise _AnotherSchemaError(full=True)
         column = np.full(len(args), -1, dtype=np.int32)
         for name in present:
             for row, value in enumerate(map(attrgetter(name), args)):
@@ -251,12 +276,6 @@ class Decoder:
 
 def _timed(events: Sequence[Any]) -> list[Any]:
     return [e for e in events if hasattr(e, "ts")]
-
-
-def _has_extras(spans: Sequence[Any]) -> bool:
-    """Whether any event has arguments that come in groups."""
-    args = [a for a in map(_GET_ARGS, spans) if a is not None]
-    return any(any(map(get, args)) for get in _GET_GROUPED)
 
 
 def _metadata(event: Meta) -> tuple[str, Any, Any, str]:

@@ -6,19 +6,16 @@ import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from kinetoscope.errors import FormatError, InputNotFoundError
-from kinetoscope.trace.readers._assemble import assemble
-from kinetoscope.trace.readers._decode import Decoder
-from kinetoscope.trace.readers._pairs import pair_up
-from kinetoscope.trace.readers._parallel import (
-    CannotShareError,
-    process_count,
-    read_parallel,
-)
-from kinetoscope.trace.readers._part import Part
+from kinetoscope.trace.readers._parallel import read_parallel
 from kinetoscope.trace.readers._pieces import Frame, stream_pieces
-from kinetoscope.trace.trace import Trace
+from kinetoscope.trace.readers._workers import CannotShareError, process_count
+
+if TYPE_CHECKING:
+    from kinetoscope.trace.readers._part import Part
+    from kinetoscope.trace.trace import Trace
 
 Progress = Callable[[int], None]
 
@@ -31,6 +28,8 @@ def read_kineto(
     try:
         with _no_gc():
             parts, frame = _read_parts(path, processes, progress)
+            from kinetoscope.trace.readers._assemble import assemble
+
             return assemble(path, parts, frame)
     except OSError as error:
         raise FormatError(
@@ -54,6 +53,9 @@ def _read_parts(
 
 
 def _read_serial(path: Path, frame: Frame, progress: Progress | None) -> Part:
+    from kinetoscope.trace.readers._decode import Decoder
+    from kinetoscope.trace.readers._pairs import pair_up
+
     decoder = Decoder()
     last = 0
     for index, text in stream_pieces(path, frame):
@@ -65,7 +67,7 @@ def _read_serial(path: Path, frame: Frame, progress: Progress | None) -> Part:
     if pairs:
         spans = pair_up(pairs, decoder.part.repairs)
         if spans:
-            decoder.add_spans(last + 1, spans, exact=True)
+            decoder.add_spans(last + 1, spans)
     return decoder.finish()
 
 

@@ -1,6 +1,6 @@
 """A process that decodes pieces of one file: numbers come in on stdin, columns go to stdout.
 
-Started by `_parallel` with the path as its argument. It imports numpy and msgspec and little
+Started by `_workers` with the path as its argument. It imports numpy and msgspec and little
 else, because its start-up is time in which the parent works alone.
 """
 
@@ -15,7 +15,9 @@ from typing import BinaryIO
 
 from kinetoscope.trace.readers._decode import Decoder
 from kinetoscope.trace.readers._pieces import Frame
-from kinetoscope.trace.readers._queue import PieceQueue, decode_shared
+from kinetoscope.trace.readers._queue import PieceQueue
+from kinetoscope.trace.readers._repair import Repairs
+from kinetoscope.trace.readers._share import decode_shared
 from kinetoscope.trace.readers._wire import write_chunk, write_part
 
 CANNOT_SHARE = 3
@@ -39,6 +41,6 @@ def _decode(path: Path, queue: PieceQueue, parent: int, out: BinaryIO) -> int:
             return 1
         if decoder.part.open_pairs:
             return CANNOT_SHARE
-    complete = frame.repairs if frame.ended else type(frame.repairs)()
+    complete = frame.repairs if frame.ended else Repairs()
     write_part(out, decoder.finish(), frame.tail if frame.ended else None, complete)
     return 0
