@@ -233,11 +233,6 @@ def is_gradient_hook(name: str) -> bool:
     return name.endswith("torch::autograd::AccumulateGrad")
 
 
-def is_optimizer_step(name: str) -> bool:
-    """`Optimizer.step#AdamW.step`, written by torch.optim around each step."""
-    return name.startswith("Optimizer.step#")
-
-
 def is_distributed_range(name: str) -> bool:
     """torch.distributed's own frames around a collective (its logging wrapper included)."""
     return "torch/distributed/" in name and any(
@@ -318,3 +313,10 @@ def is_grad_clip_frame(name: str) -> bool:
 def is_training_mark(name: str) -> bool:
     """What only a training program records: the backward engine, an optimizer's step."""
     return is_engine_call(name) or name.startswith("Optimizer.step#")
+
+
+def is_barrier_frame(name: str) -> bool:
+    """`torch.distributed.barrier` and its debugging twin."""
+    return "torch/distributed/distributed_c10d.py(" in name and name.endswith(
+        (": barrier", ": monitored_barrier")
+    )

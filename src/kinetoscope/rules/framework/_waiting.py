@@ -57,7 +57,7 @@ def calls_inside(analysis: Analysis, ops: IntArray) -> IntArray:
             break
         inside = below
     rows = tree.rows[inside]
-    return rows[np.isin(trace.column("kind")[rows], _CALLS)]
+    return np.asarray(rows[np.isin(trace.column("kind")[rows], _CALLS)], dtype=np.int64)
 
 
 _CALLS = [

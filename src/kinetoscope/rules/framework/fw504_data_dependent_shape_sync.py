@@ -54,7 +54,10 @@ _CALLS = (
 
 
 class Thresholds(Options, frozen=True):
-    """No threshold of its own: the gain decides."""
+    """When such operators are worth a word."""
+
+    min_per_step: float = 0.5
+    """Rarer ones belong to logging or evaluation."""
 
 
 def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
@@ -68,6 +71,8 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
     names, counts = np.unique(trace.column("name_id")[ops], return_counts=True)
     name = short_name(trace.names[names[counts.argmax()]])
     per_step = ops.size / analysis.steps_on_host
+    if per_step < options.min_per_step:
+        return
     blocked = blocked_per_step(analysis, waits)
     inside = calls_inside(analysis, ops)
     gone = Change(host_cut=working, unblock=waits.calls, drop_calls=inside)
