@@ -57,7 +57,8 @@ def decide(merged: Merged, lanes: Lanes) -> RowKinds:
         device = classify.is_device_category(text)
         if device is None:
             device = (key.pid, key.tid) in device_lanes
-        hidden.append(is_housekeeping_lane(key) or classify.is_housekeeping_category(text))
+        own = is_housekeeping_lane(merged.lanes[lane_id])
+        hidden.append(own or classify.is_housekeeping_category(text))
         named.append(text)
         on_device.append(device)
         threads.append(-1 if hidden[-1] else lanes.device(key) if device else lanes.host(key))

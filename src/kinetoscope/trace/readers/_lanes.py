@@ -36,9 +36,9 @@ def _id_text(value: Any) -> str:
     return "" if value is None else str(value)
 
 
-def is_housekeeping_lane(key: LaneKey) -> bool:
-    """Lanes of the profiler's own spans; an empty pid with an empty tid is one as well."""
-    return key.pid in {"Spans", "Traces"} or (key.pid == "" and key.tid == "")
+def is_housekeeping_lane(raw: tuple[Any, Any, Any, Any]) -> bool:
+    """Lanes of the profiler's own spans; empty texts (not: missing ids) mark one as well."""
+    return raw[0] in {"Spans", "Traces"} or raw[:2] == ("", "")
 
 
 class Lanes:

@@ -164,7 +164,7 @@ def _decode_one(text: str) -> Any | None:
         value = json.loads(text, strict=False, parse_float=_Number)
     except (ValueError, RecursionError):
         return None
-    return coerce(value) if isinstance(value, dict) else None
+    return coerce(value) if isinstance(value, dict) and "ph" in value else None
 
 
 def _without_args(text: str, repairs: Repairs) -> Any | None:
