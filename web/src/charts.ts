@@ -22,8 +22,19 @@ interface Series {
   dash?: number[];
 }
 
+// Distances of ticks that read well: bytes go by powers of two, steps by whole numbers.
+const BYTE_STEPS = Array.from({ length: 44 }, (_, e) => 2 ** e);
+const WHOLE_STEPS = Array.from({ length: 7 }, (_, e) => [1, 2, 5].map((m) => m * 10 ** e)).flat();
+
+interface Axes {
+  formatX: (v: number) => string;
+  formatY: (v: number) => string;
+  stepsX?: number[];
+  stepsY?: number[];
+}
+
 /** A line chart that follows its box and the theme. */
-function lines(label: string, x: Float64Array | number[], series: Series[], formatX: (v: number) => string, formatY: (v: number) => string): HTMLElement {
+function lines(label: string, x: Float64Array | number[], series: Series[], { formatX, formatY, stepsX, stepsY }: Axes): HTMLElement {
   const box = h("div", { class: "chart", role: "img", "aria-label": label });
   let plot: uPlot | null = null;
   const make = (): void => {
@@ -33,7 +44,10 @@ function lines(label: string, x: Float64Array | number[], series: Series[], form
     plot = new uPlot({
       width: box.clientWidth, height: 220, legend: { show: true, live: true }, cursor: { y: false },
       scales: { x: { time: false }, y: { range: (_, __, max) => [0, max * 1.05 || 1] } },
-      axes: [{ ...axis, values: (_, ticks) => ticks.map(formatX) }, { ...axis, size: 76, values: (_, ticks) => ticks.map(formatY) }],
+      axes: [
+        { ...axis, values: (_, ticks) => ticks.map(formatX), ...(stepsX ? { incrs: stepsX } : {}) },
+        { ...axis, size: 76, values: (_, ticks) => ticks.map(formatY), ...(stepsY ? { incrs: stepsY } : {}) },
+      ],
       series: [
         { label: "at", value: (_, v) => (v === null ? "–" : formatX(v)) },
         ...series.map((s) => ({
@@ -76,7 +90,7 @@ export function memoryChart(curve: MemoryCurve, opened: Opened, several: boolean
   if (curve.reserved) series.push({ label: "reserved", values: opened.numbers(curve.reserved), color: CLASS_COLORS.data_loading, stepped: true, dash: [4, 3] });
   return h("div", { class: "block" }, h("h3", { text: title }), facts(figures),
     h("p", { class: "note", text: `The peak is at ${duration(curve.peak_ns)}.` }),
-    lines(`Memory of ${title} over time; the peak is ${size(curve.peak_bytes)}.`, opened.numbers(curve.time_ns), series, duration, size),
+    lines(`Memory of ${title} over time; the peak is ${size(curve.peak_bytes)}.`, opened.numbers(curve.time_ns), series, { formatX: duration, formatY: size, stepsY: BYTE_STEPS }),
     holders(curve));
 }
 
@@ -131,7 +145,7 @@ export function stepChart(steps: StepRow[]): HTMLElement {
   };
   return h("div", { class: "block" },
     facts([["median", duration(sorted[sorted.length >> 1]), DEF.stepMedian], ["spread", percent(spread), DEF.stepSpread], [`longest, step ${slowest.index}`, duration(slowest.host_ns), DEF.stepMax]]),
-    steps.length > 1 ? lines("Length of each step and the device work in it", steps.map((s) => s.index), series, (v) => (Number.isInteger(v) ? `step ${v}` : ""), duration) : null,
+    steps.length > 1 ? lines("Length of each step and the device work in it", steps.map((s) => s.index), series, { formatX: (v) => `step ${v}`, formatY: duration, stepsX: WHOLE_STEPS }) : null,
     tableView(table));
 }
 
@@ -158,7 +172,7 @@ export function queueChart(queue: Queue, opened: Opened): HTMLElement {
     h("div", { class: "columns" },
       h("div", {}, h("h4", { text: "Time from launch to start, share of kernels" }), list),
       h("div", {}, h("h4", { text: "Kernels launched and not started, over time" }),
-        lines("Kernels waiting in the queue over time", opened.numbers(queue.time_ns), [{ label: "waiting", values: opened.numbers(queue.depth), color: CLASS_COLORS.compute }], duration, count))));
+        lines("Kernels waiting in the queue over time", opened.numbers(queue.time_ns), [{ label: "waiting", values: opened.numbers(queue.depth), color: CLASS_COLORS.compute }], { formatX: duration, formatY: count, stepsY: WHOLE_STEPS }))));
 }
 
 // ---- roofline ------------------------------------------------------------------------------
@@ -207,7 +221,7 @@ function rooflineSvg(roof: Roofline, width: number, detail: HTMLElement): SVGEle
   const ys = roof.points.map((p) => p.flop_per_s);
   const top = Math.max(...roof.roofs.map((r) => r.flop_per_s), ...ys);
   const x = scaleLog([Math.min(0.05, ...xs) / 1.5, Math.max(1000, ...xs) * 1.5], [margin.left, width - margin.right]);
-  const y = scaleLog([Math.max(Math.min(...ys) / 2, top / 1e7), top * 1.6], [height - margin.bottom, margin.top]);
+  const y = scaleLog([Math.max(Math.min(...ys) / 2, top / 1e5), top * 1.6], [height - margin.bottom, margin.top]);
   const root = svg("svg", { viewBox: `0 0 ${width} ${height}`, width, height, role: "group", "aria-label": "Roofline: arithmetic intensity against rate, one circle a kernel" });
   axes(root, x, y, width, height, margin);
   for (const line of roof.roofs) {

@@ -13,7 +13,8 @@ export const CLASS_COLORS: Record<string, string> = {
 };
 
 export const KIND_COLORS: Record<string, string> = {
-  python: "#c3cbd4",
+  user: "#8fb98a",
+  python: "#c9cfd6",
   module: "#a9c4de",
   op: "#7ea6cf",
   call: "#c9bcdd",
@@ -35,7 +36,8 @@ export const KIND_COLORS: Record<string, string> = {
 };
 
 export const KIND_WORDS: Record<string, string> = {
-  python: "Python",
+  user: "Python of the program",
+  python: "Python of libraries",
   module: "module",
   op: "operator",
   call: "runtime call",
@@ -59,6 +61,28 @@ export const KIND_WORDS: Record<string, string> = {
 export function kindColor(kind: string): string {
   if (kind.startsWith("idle_")) return CLASS_COLORS[kind.slice(5)] ?? CLASS_COLORS.unattributed;
   return KIND_COLORS[kind] ?? KIND_COLORS.other;
+}
+
+const SHADES = [0, 0.38, -0.22, 0.6, -0.4];
+const reasons = new Map<string, string>();
+
+/** Colour of a box: reasons for idle time share the hue of their class and differ in shade. */
+export function boxColor(name: { text: string; kind: string }): string {
+  if (!name.kind.startsWith("idle_")) return kindColor(name.kind);
+  const text = name.text.replace(/^idle: /, "");
+  let color = reasons.get(text);
+  if (!color) {
+    const hue = kindColor(name.kind);
+    const used = new Set(reasons.values());
+    const free = SHADES.map((s) => shade(hue, s)).find((c) => !used.has(c));
+    reasons.set(text, (color = free ?? hue));
+  }
+  return color;
+}
+
+/** Gives the reasons of the budget the colours that they have there. */
+export function reserveReason(text: string, color: string): void {
+  reasons.set(text, color);
 }
 
 export function kindWord(kind: string): string {

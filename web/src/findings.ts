@@ -1,7 +1,7 @@
 // Findings in full: evidence, place, call path, fix, gain; and what could not be looked at.
 
 import type { Document_, Finding, FindingWords, Focus } from "./data";
-import { kindColor, kindWord } from "./colors";
+import { boxColor, kindWord } from "./colors";
 import { across, copyButton, h } from "./dom";
 import { dot, gainDrawn, severity } from "./overview";
 import { section } from "./section";
@@ -123,7 +123,7 @@ export function connect(page: Document_, hooks: FindingHooks): void {
     if (focus.path.length > 1) {
       const list = h("ol", { class: "callpath" });
       for (const step of focus.path) {
-        list.append(h("li", {}, dot(kindColor(step.kind)), h("span", { class: "kind", text: kindWord(step.kind) }), h("code", { text: step.text })));
+        list.append(h("li", {}, dot(boxColor(step)), h("span", { class: "kind", text: kindWord(step.kind) }), h("code", { text: step.text })));
       }
       box.append(h("details", {}, h("summary", { text: `Call path, ${plural(focus.path.length, "step")}` }), list));
     }

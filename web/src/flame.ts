@@ -1,7 +1,7 @@
 // Flame graph: call paths with their time on the host or the device, from the top or inverted.
 
 import { hierarchy, partition, type HierarchyRectangularNode } from "d3-hierarchy";
-import { inkOn, kindColor, kindWord } from "./colors";
+import { boxColor, inkOn, kindWord } from "./colors";
 import type { Flame, Name, Opened } from "./data";
 import { announce, h, replace } from "./dom";
 import { duration, percent, plural } from "./units";
@@ -20,7 +20,7 @@ const HEIGHT = 20;
 const SMALLEST_PX = 1.5;
 const MOST = 2_500;
 const LEVELS: [string, string[]][] = [
-  ["Python", ["python"]],
+  ["Python", ["python", "user"]],
   ["Modules", ["module"]],
   ["Operators", ["op"]],
   ["Calls", ["call", "launch", "sync", "copy_call", "range", "loader", "collective_call"]],
@@ -144,7 +144,7 @@ export class FlameView {
     const { name } = node.data;
     const value = node.value ?? 0;
     const label = `${name.text}: ${duration(value / this.steps)} a step, ${percent(value / whole)} (${kindWord(name.kind)})`;
-    const color = kindColor(name.kind);
+    const color = boxColor(name);
     const element = h("div", {
       class: this.needle ? (hit ? "frame hit" : "frame faint") : "frame",
       role: "treeitem", tabindex: "-1", "aria-level": String(node.depth), "aria-label": label, title: label,
@@ -197,7 +197,7 @@ export class FlameView {
 }
 
 function label_(name: Name): string {
-  if (name.kind !== "python") return name.text;
+  if (name.kind !== "python" && name.kind !== "user") return name.text;
   const match = /^(.*?)([^/]*)\((\d+)\): (.*)$/s.exec(name.text);
   return match ? `${match[4]}  ${match[2]}:${match[3]}` : name.text;
 }

@@ -1,11 +1,11 @@
 // The first screen: what is wrong, how long a step takes, where it goes, what to do.
 
-import { CLASS_COLORS, shade } from "./colors";
+import { CLASS_COLORS, reserveReason, shade } from "./colors";
 import type { Document_, Finding, Gain } from "./data";
 import { across, h } from "./dom";
 import { DEF } from "./texts";
 import { explain, num } from "./tip";
-import { duration, percent, times } from "./units";
+import { duration, percent, plural, times } from "./units";
 
 export function overview(page: Document_): HTMLElement {
   const { result, words } = page;
@@ -100,6 +100,7 @@ function budget(page: Document_): HTMLElement {
   for (const line of shown) {
     const nth = (used[line.class] = (used[line.class] ?? -1) + 1);
     const color = shade(CLASS_COLORS[line.class] ?? CLASS_COLORS.unattributed, [0, 0.35, 0.6, -0.25][nth % 4]);
+    reserveReason(line.label, color);
     const part = h("span", { class: "part" });
     part.style.background = color;
     part.style.flexGrow = String(Math.max(line.share, 0.002));
@@ -132,7 +133,7 @@ function restLine(rest: { ns: number; share: number; label: string }[]): HTMLEle
     dot("transparent"),
     num(percent(share), DEF.budgetShare, "share"),
     num(duration(ns), DEF.budgetNs, "time"),
-    h("span", { class: "what" }, explain(h("button", { type: "button", class: "num", text: `${rest.length} smaller lines` }), names)),
+    h("span", { class: "what" }, explain(h("button", { type: "button", class: "num", text: plural(rest.length, "smaller line") }), names)),
   );
 }
 
@@ -173,5 +174,6 @@ export function gainDrawn(gain: Gain, most: number, wordsForIt: string): HTMLEle
     { class: "gain" },
     h("p", { class: "gainline" }, num(times(gain.mid), DEF.gain, "strong"), h("span", { class: "note", text: wordsForIt })),
     track,
+    h("p", { class: "ends", "aria-hidden": "true" }, h("span", { text: "1x, as now" }), h("span", { text: times(Math.max(most, 1.05)) })),
   );
 }

@@ -135,7 +135,7 @@ class TableView {
         line.append(cell);
         return;
       }
-      const cell = h("td", { class: "number", text });
+      const cell = h("td", { class: value ? "number" : "number zero", text: value === 0 && column.unit !== "count" ? "0" : text });
       if (this.maxima[c] && typeof value === "number") {
         cell.append(across(h("span", { class: "inbar", "aria-hidden": "true" }), 0, value / this.maxima[c]));
         cell.classList.add("withbar");

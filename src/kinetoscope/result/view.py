@@ -44,7 +44,7 @@ class Name(msgspec.Struct, frozen=True):
 
 
 BOX_KINDS = (
-    "python", "module", "op", "call", "launch", "sync", "copy_call", "range", "loader",
+    "user", "python", "module", "op", "call", "launch", "sync", "copy_call", "range", "loader",
     "collective_call", "gemm", "attention", "elementwise", "reduction", "optimizer", "kernel",
     "collective", "copy", "idle_compute", "idle_memory", "idle_data_loading",
     "idle_communication", "idle_framework", "idle_unattributed", "other",

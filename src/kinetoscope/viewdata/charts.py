@@ -10,7 +10,7 @@ from kinetoscope import units
 from kinetoscope.analysis import Analysis
 from kinetoscope.analysis.job import trusted, waits
 from kinetoscope.metrics.hardware import Peaks
-from kinetoscope.metrics.intervals import measure
+from kinetoscope.metrics.intervals import clip, measure, union
 from kinetoscope.metrics.precision import Math
 from kinetoscope.metrics.roofline import Bound, Roofline
 from kinetoscope.result.view import (
@@ -172,10 +172,21 @@ def communication(lead: Analysis) -> CommView:
         return CommView((), False, None, "", missing="No collective was recorded. For a job of "
                         "several ranks, record every rank and analyze the folder.")
     sure = bool(lead.peers) and trusted(lead)
-    rows = tuple(_rank_row(a, sure) for a in lead.ranks)
+    caused = _caused(lead) if sure else {}
+    rows = tuple(_rank_row(a, caused.get(a.place, 0)) for a in lead.ranks)
     late = max(rows, key=lambda row: row.caused_ns)
     straggler = late.rank if sure and late.caused_ns > 0.02 * max(late.step_ns, 1) else None
     return CommView(rows, sure, straggler, _comm_sentence(rows, sure, straggler))
+
+
+def _caused(lead: Analysis) -> dict[int, int]:
+    """By position: how long each other rank waits for a rank, per step, mean of the others."""
+    total: dict[int, int] = {}
+    for analysis in lead.ranks:
+        for place, stretches in waits(analysis).waiting:
+            total[place] = total.get(place, 0) + measure(stretches) // analysis.steps
+    others = max(len(lead.ranks) - 1, 1)
+    return {place: ns // others for place, ns in total.items()}
 
 
 def _comm_sentence(rows: tuple[RankRow, ...], sure: bool, straggler: int | None) -> str:
@@ -195,22 +206,27 @@ def _comm_sentence(rows: tuple[RankRow, ...], sure: bool, straggler: int | None)
     )
 
 
-def _rank_row(analysis: Analysis, sure: bool) -> RankRow:
-    count = max(analysis.steps, 1)
+def _rank_row(analysis: Analysis, caused_ns: int) -> RankRow:
     device = analysis.device
-    found = waits(analysis)
-    caused = analysis.matches.caused(analysis.place) if sure else 0
-    inside = device.within(*analysis.times.window) if device else None
-    comm = measure(inside.comm) if inside else int(analysis.comm.duration.sum())
-    exposed = measure(inside.exposed_comm) if inside else int(analysis.comm.exposed.sum())
-    total = max(analysis.trace.steps.count, 1)
+    if device is None:
+        return _host_row(analysis)
+    count = analysis.steps
+    inside = device.within(*analysis.times.window)
+    exposed = measure(inside.exposed_comm)
     return RankRow(
         rank=analysis.rank,
         step_ns=analysis.step_ns,
-        busy_ns=measure(inside.busy) // count if inside else 0,
-        compute_ns=measure(inside.compute) // count if inside else 0,
-        hidden_comm_ns=max(comm - exposed, 0) // count,
+        busy_ns=measure(inside.busy) // count,
+        compute_ns=measure(inside.compute) // count,
+        hidden_comm_ns=(measure(inside.comm) - exposed) // count,
         exposed_comm_ns=exposed // count,
-        waiting_ns=min(found.waiting_ns, exposed) // count,
-        caused_ns=caused // total,
+        waiting_ns=min(waits(analysis).waiting_ns, exposed) // count,
+        caused_ns=caused_ns,
     )
+
+
+def _host_row(analysis: Analysis) -> RankRow:
+    """A rank without a device: its collectives are host ranges."""
+    comm = clip(union(analysis.comm.start, analysis.comm.end), *analysis.times.host_window)
+    exposed = measure(comm) // analysis.steps_on_host
+    return RankRow(analysis.rank, analysis.step_ns, 0, 0, 0, exposed, 0, 0)

@@ -94,5 +94,5 @@ def _path(analysis: Analysis, row: int) -> tuple[Name, ...]:
             frame = parse_frame(name)
             if at != node and (frame is None or not is_user_file(frame.file)):
                 continue
-        steps.append(Name(shorten(name, 200), kind_word(kind)))
+        steps.append(Name(shorten(name, 200), kind_word(kind, name=name)))
     return tuple(reversed(steps[:_DEEPEST]))

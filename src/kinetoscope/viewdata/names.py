@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from kinetoscope.result.view import Name
+from kinetoscope.trace.frames import is_user_file, parse_frame
 from kinetoscope.trace.kinds import Family, Kind
 from kinetoscope.trace.trace import IntArray, Trace
 
@@ -58,10 +59,13 @@ def shorten(text: str, limit: int = MOST_CHARACTERS) -> str:
     return f"{text[:head]}…{text[len(text) - (limit - 1 - head) :]}"
 
 
-def kind_word(kind: int, family: int = 0) -> str:
-    """Return the word of `BOX_KINDS` for an event."""
+def kind_word(kind: int, family: int = 0, name: str = "") -> str:
+    """Return the word of `BOX_KINDS` for an event; `name` tells the user's frames from others."""
     if kind == Kind.KERNEL:
         return _FAMILIES.get(Family(family), "kernel")
+    if kind == Kind.PYTHON and name:
+        frame = parse_frame(name)
+        return "user" if frame is not None and is_user_file(frame.file) else "python"
     return _KINDS.get(Kind(kind), "other")
 
 
@@ -85,14 +89,12 @@ class NamePool:
             | trace.column("family")[rows].astype(np.int64)
         )
         distinct, position = np.unique(key, return_inverse=True)
-        numbers = [
-            self.add(
-                trace.names[int(k) >> 16] if int(k) >= 0 else "?",
-                kind_word(int(k) >> 8 & 255, int(k) & 255),
-            )
-            for k in distinct
-        ]
+        numbers = [self._number(trace, int(k)) for k in distinct]
         return np.array(numbers, dtype=np.int64)[position]
+
+    def _number(self, trace: Trace, key: int) -> int:
+        name = trace.names[key >> 16] if key >= 0 else "?"
+        return self.add(name, kind_word(key >> 8 & 255, key & 255, name))
 
     def names(self) -> tuple[Name, ...]:
         """Return all names by number."""

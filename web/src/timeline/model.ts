@@ -1,6 +1,6 @@
 // Boxes of the timeline, and coarser levels of them that are made when a zoom needs them.
 
-import { kindColor, rgb } from "../colors";
+import { boxColor, rgb } from "../colors";
 import type { Lane, Name, Opened, Timeline } from "../data";
 
 /** Boxes of one row at one resolution. `first[i]` is the first full box behind box i. */
@@ -178,7 +178,7 @@ export class Model {
   ) {
     this.names = timeline.names;
     this.short = this.names.map((name) => shortLabel(name));
-    this.colors = this.names.map((name) => kindColor(name.kind));
+    this.colors = this.names.map((name) => boxColor(name));
     this.pixels = Uint32Array.from(this.colors, (hex) => {
       const [r, g, b] = rgb(hex);
       return ((255 << 24) | (b << 16) | (g << 8) | r) >>> 0;
@@ -269,7 +269,7 @@ export function lastAt(start: Float64Array, from: number, to: number, at: number
 
 function shortLabel(name: Name): string {
   const text = name.text;
-  if (name.kind === "python") {
+  if (name.kind === "python" || name.kind === "user") {
     const match = /^(.*?)([^/]*)\((\d+)\): (.*)$/s.exec(text);
     return match ? `${match[4]}  ${match[2]}:${match[3]}` : text;
   }

@@ -1,6 +1,6 @@
 // The timeline on the page: zoom, pan, search, selection, measuring, and their keys.
 
-import { kindColor, kindWord } from "../colors";
+import { boxColor, kindColor, kindWord, CLASS_COLORS } from "../colors";
 import type { Focus, Opened } from "../data";
 import { announce, h, replace } from "../dom";
 import { dot } from "../overview";
@@ -91,7 +91,8 @@ export class TimelineView {
     );
     return h("div", { class: "timelinebox" }, tools,
       h("div", { class: "stage" }, this.canvas, this.hover),
-      h("p", { class: "note", id: "timeline-keys" }, "Drag to move, shift-drag to measure. Wheel zooms once the timeline is clicked; Ctrl + wheel or a pinch always does. ", KEYS),
+      h("details", { class: "keysbox" }, h("summary", { text: "How to move: drag, wheel, keys" }),
+        h("p", { class: "note", id: "timeline-keys" }, "Drag moves, shift-drag measures, a double click zooms to an event. The wheel zooms once the timeline is clicked; Ctrl + wheel or a pinch always does. ", KEYS)),
       this.legend(), this.lanesBox(), this.panel);
   }
 
@@ -103,18 +104,21 @@ export class TimelineView {
 
   private legend(): HTMLElement {
     const kinds = new Map<string, string>();
-    const idle = new Map<string, string>();
+    const classes = new Map<string, [string, string][]>();
     for (const name of this.model.names) {
-      if (name.kind.startsWith("idle_")) idle.set(name.text, kindColor(name.kind));
-      else if (name.kind !== "other") kinds.set(kindWord(name.kind), kindColor(name.kind));
+      if (name.kind.startsWith("idle_")) {
+        const list = classes.get(name.kind) ?? [];
+        list.push([name.text, boxColor(name)]);
+        classes.set(name.kind, list);
+      } else if (name.kind !== "other") kinds.set(kindWord(name.kind), kindColor(name.kind));
     }
-    const list = (title: string, entries: Map<string, string>): HTMLElement | null => {
-      if (!entries.size) return null;
-      const items = [...entries].map(([text, color]) => h("li", {}, dot(color), text));
-      return h("div", {}, h("h4", { text: title }), h("ul", { class: "keys" }, ...items));
-    };
+    const items = (entries: Iterable<[string, string]>): HTMLElement =>
+      h("ul", { class: "keys" }, ...[...entries].map(([text, color]) => h("li", {}, dot(color), text)));
+    const order = Object.keys(CLASS_COLORS).map((name) => `idle_${name}`).filter((kind) => classes.has(kind));
     return h("details", { class: "legendbox", open: true }, h("summary", { text: "Colours" }),
-      list("Idle time of the device, by what the host did", idle), list("Events", kinds));
+      order.length ? h("h4", { text: "Why the device was idle" }) : null,
+      ...order.map((kind) => h("div", { class: "keyrow" }, h("span", { class: "note", text: kind.slice(5).replace("_", " ") }), items(classes.get(kind)!))),
+      h("h4", { text: "Events" }), items(kinds));
   }
 
   private lanesBox(): HTMLElement {
@@ -169,10 +173,19 @@ export class TimelineView {
     this.scene.width = width;
     this.scene.height = height;
     this.scene.gutter = width < 600 ? 76 : 148;
-    if (first) this.zoomTo(...this.model.timeline.window, 0.01);
+    if (first) this.zoomTo(...this.firstLook(), 0.01);
     else this.scene.scale = span / this.plot;
     this.clamp();
     this.paint();
+  }
+
+  /** A few steps in the middle: enough to see the rhythm, few enough to read. */
+  private firstLook(): [number, number] {
+    const { window, steps } = this.model.timeline;
+    const edges = (steps[0]?.edges ?? []).filter((edge) => edge >= window[0] - 1e6 && edge <= window[1] + 1e6);
+    if (edges.length < 6) return window;
+    const middle = edges.length >> 1;
+    return [edges[middle - 1], edges[middle + 2]];
   }
 
   draw(): void {
