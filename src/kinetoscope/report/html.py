@@ -24,6 +24,8 @@ from kinetoscope.report.text import clean, shorten
 from kinetoscope.result import Diagnosis
 from kinetoscope.result.view import View
 
+_ASSETS = files("kinetoscope.report") / "assets"
+
 MOST_INPUTS = 64
 """Files of a job that are listed; the page says how many more there are."""
 
@@ -52,7 +54,7 @@ def render(diagnosis: Diagnosis, options: RenderOptions) -> str:
 @cache
 def asset(name: str) -> str:
     """Return one of the two files of the page's program."""
-    return files("kinetoscope.report").joinpath("assets", name).read_text(encoding="utf-8").strip()
+    return (_ASSETS / name).read_text(encoding="utf-8").strip()
 
 
 def policy(script: str, style: str) -> str:
@@ -102,5 +104,3 @@ def _without_script(diagnosis: Diagnosis) -> str:
         text = shorten(f"{clean(finding.code)} {clean(finding.message)}{fix}", 2_000)
         lines.append(f"<li>{escape(text)}</li>")
     return "\n".join([*lines, "</ol>"])
-
-

@@ -38,8 +38,7 @@ def tidy(value: Any, columns: bytearray | None = None, *, lines: bool = False) -
         return float(f"{value:.9g}") if math.isfinite(value) else None
     if isinstance(value, dict):
         return {
-            _text(key): tidy(item, columns, lines=key in _MANY_LINES)
-            for key, item in value.items()
+            _text(key): tidy(item, columns, lines=key in _MANY_LINES) for key, item in value.items()
         }
     if isinstance(value, (list, tuple)):
         return [tidy(item, columns) for item in value]

@@ -83,7 +83,9 @@ def _rule(finding: Finding) -> dict[str, Any]:
 
 def _result(diagnosis: Diagnosis, finding: Finding) -> dict[str, Any]:
     gain = phrases.gain(finding)
-    text = " ".join(part for part in (finding.message, finding.fix.summary, f"Gain: {gain}.") if part)
+    text = " ".join(
+        part for part in (finding.message, finding.fix.summary, f"Gain: {gain}.") if part
+    )
     places = [at for at in finding.locations if at.file]
     result: dict[str, Any] = {
         "ruleId": finding.code,

@@ -44,10 +44,32 @@ class Name(msgspec.Struct, frozen=True):
 
 
 BOX_KINDS = (
-    "user", "python", "module", "op", "call", "launch", "sync", "copy_call", "range", "loader",
-    "collective_call", "gemm", "attention", "elementwise", "reduction", "optimizer", "kernel",
-    "collective", "copy", "idle_compute", "idle_memory", "idle_data_loading",
-    "idle_communication", "idle_framework", "idle_unattributed", "other",
+    "user",
+    "python",
+    "module",
+    "op",
+    "call",
+    "launch",
+    "sync",
+    "copy_call",
+    "range",
+    "loader",
+    "collective_call",
+    "gemm",
+    "attention",
+    "elementwise",
+    "reduction",
+    "optimizer",
+    "kernel",
+    "collective",
+    "copy",
+    "idle_compute",
+    "idle_memory",
+    "idle_data_loading",
+    "idle_communication",
+    "idle_framework",
+    "idle_unattributed",
+    "other",
 )
 """Kinds of boxes: they decide the colour."""
 

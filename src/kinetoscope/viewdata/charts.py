@@ -26,6 +26,7 @@ from kinetoscope.result.view import (
 from kinetoscope.trace.kinds import Family, Kind
 from kinetoscope.trace.links import rows_of
 from kinetoscope.trace.trace import IntArray
+from kinetoscope.viewdata.boxes import BoolArray
 from kinetoscope.viewdata.names import shorten
 from kinetoscope.viewdata.pack import pack
 from kinetoscope.viewdata.tables import trace_roofline
@@ -85,7 +86,7 @@ def queue(analysis: Analysis, origin: int) -> QueueView | None:
     )
 
 
-def _found_empty(analysis: Analysis, rows: IntArray, issued: IntArray) -> np.ndarray:  # type: ignore[type-arg]
+def _found_empty(analysis: Analysis, rows: IntArray, issued: IntArray) -> BoolArray:
     """Kernels whose launch returned when their stream had nothing left to do."""
     trace = analysis.trace
     thread = trace.column("thread")[rows]
@@ -169,8 +170,14 @@ def _points(analysis: Analysis, roof: Roofline, which: IntArray) -> tuple[RoofPo
 def communication(lead: Analysis) -> CommView:
     """Ranks side by side; says what to record when there is only one."""
     if lead.comm.row.size == 0 and not lead.peers:
-        return CommView((), False, None, "", missing="No collective was recorded. For a job of "
-                        "several ranks, record every rank and analyze the folder.")
+        return CommView(
+            (),
+            False,
+            None,
+            "",
+            missing="No collective was recorded. For a job of "
+            "several ranks, record every rank and analyze the folder.",
+        )
     sure = bool(lead.peers) and trusted(lead)
     caused = _caused(lead) if sure else {}
     rows = tuple(_rank_row(a, caused.get(a.place, 0)) for a in lead.ranks)

@@ -10,7 +10,7 @@ from kinetoscope.trace.trace import IntArray
 def depths(parent: IntArray) -> IntArray:
     """Return the number of ancestors of each node, by doubling the jump upwards."""
     jump = parent.copy()
-    depth = (jump >= 0).astype(np.int64)
+    depth: IntArray = (jump >= 0).astype(np.int64)
     active = np.flatnonzero(jump >= 0)
     while active.size:
         target = jump[active]

@@ -1,4 +1,4 @@
-"""One line about a box beyond its name: shapes of an operator, size of a copy, shape of a launch."""
+"""One line about a box beyond its name: an operator's shapes, a copy's size, a launch's grid."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kinetoscope import units
 from kinetoscope.analysis import Analysis
 from kinetoscope.trace.kinds import CopyKind, Kind
 from kinetoscope.trace.trace import IntArray, Trace
-from kinetoscope.viewdata.boxes import Boxes
+from kinetoscope.viewdata.boxes import BoolArray, Boxes
 from kinetoscope.viewdata.idle import IdleStretches
 from kinetoscope.viewdata.names import shorten
 
@@ -59,9 +59,11 @@ class Details:
         self._pooled(result, trace, kernels, event, "launch_id", _launch_line)
         self._pooled(result, trace, kind == Kind.CPU_OP, event, "dims_id", _dims_line)
         stretch = -2 - boxes.event
-        during = np.where(boxes.event < -1, idle.row[np.clip(stretch, 0, None)], -1) if (
-            idle.row.size
-        ) else np.full(len(boxes), -1)
+        during = (
+            np.where(boxes.event < -1, idle.row[np.clip(stretch, 0, None)], -1)
+            if (idle.row.size)
+            else np.full(len(boxes), -1)
+        )
         name = trace.column("name_id")[np.maximum(during, 0)] if len(trace) else during
         self._write(
             result, during >= 0, name.astype(np.int64), lambda n: f"the host in {trace.names[n]}"
@@ -72,7 +74,7 @@ class Details:
         self,
         result: IntArray,
         trace: Trace,
-        mask: np.ndarray,  # type: ignore[type-arg]
+        mask: BoolArray,
         event: IntArray,
         column: str,
         line: Callable[[str], str],
@@ -83,16 +85,14 @@ class Details:
     def _write(
         self,
         result: IntArray,
-        mask: np.ndarray,  # type: ignore[type-arg]
+        mask: BoolArray,
         key: IntArray,
         line: Callable[[int], str],
     ) -> None:
         """Give the masked boxes the line of their key; the most frequent keys first."""
         if not mask.any():
             return
-        distinct, position, counts = np.unique(
-            key[mask], return_inverse=True, return_counts=True
-        )
+        distinct, position, counts = np.unique(key[mask], return_inverse=True, return_counts=True)
         numbers = np.full(distinct.size, -1, dtype=np.int64)
         for i in np.argsort(-counts, kind="stable"):
             if len(self._index) >= MOST_TEXTS:
@@ -115,9 +115,7 @@ def _dims_line(text: str) -> str:
         return ""
     if not isinstance(dims, list):
         return ""
-    shapes = [
-        " x ".join(str(n) for n in dim) for dim in dims if isinstance(dim, list) and dim
-    ]
+    shapes = [" x ".join(str(n) for n in dim) for dim in dims if isinstance(dim, list) and dim]
     return f"shapes {', '.join(shapes)}" if shapes else ""
 
 
@@ -131,9 +129,7 @@ def _launch_line(text: str) -> str:
     grid, block, _, registers, shared, occupancy = values[:6]
     parts = []
     if isinstance(grid, list) and isinstance(block, list):
-        parts.append(
-            f"grid {' x '.join(map(str, grid))}, block {' x '.join(map(str, block))}"
-        )
+        parts.append(f"grid {' x '.join(map(str, grid))}, block {' x '.join(map(str, block))}")
     if isinstance(registers, int):
         parts.append(f"{registers} registers a thread")
     if isinstance(shared, int):

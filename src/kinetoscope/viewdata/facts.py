@@ -10,16 +10,38 @@ from kinetoscope.result.view import Fact
 def facts(lead: Analysis) -> tuple[Fact, ...]:
     """One line for each part of a good recording."""
     lines = [
-        _has(lead, "device", "Device work", "recorded", "not recorded: idle time, kernels and "
-             "copies cannot be seen. Record with ProfilerActivity.CUDA (or XPU)."),
-        _has(lead, "steps", "Steps", "marked or found", "fewer than two: call prof.step() after "
-             "each step."),
-        _has(lead, "shapes", "Input shapes", "recorded", "not recorded: no roofline. Record with "
-             "record_shapes=True."),
-        _has(lead, "stacks", "Python stacks", "recorded", "not recorded: operators have no line of "
-             "code. Record with with_stack=True."),
-        _has(lead, "memory", "Memory", "recorded", "not recorded. Record with "
-             "profile_memory=True."),
+        _has(
+            lead,
+            "device",
+            "Device work",
+            "recorded",
+            "not recorded: idle time, kernels and "
+            "copies cannot be seen. Record with ProfilerActivity.CUDA (or XPU).",
+        ),
+        _has(
+            lead,
+            "steps",
+            "Steps",
+            "marked or found",
+            "fewer than two: call prof.step() after each step.",
+        ),
+        _has(
+            lead,
+            "shapes",
+            "Input shapes",
+            "recorded",
+            "not recorded: no roofline. Record with record_shapes=True.",
+        ),
+        _has(
+            lead,
+            "stacks",
+            "Python stacks",
+            "recorded",
+            "not recorded: operators have no line of code. Record with with_stack=True.",
+        ),
+        _has(
+            lead, "memory", "Memory", "recorded", "not recorded. Record with profile_memory=True."
+        ),
     ]
     return (*lines, *_coverage(lead), *_overhead(lead), *_clocks(lead))
 

@@ -45,7 +45,7 @@ class _Paths:
 
 def flame(analysis: Analysis) -> Flame | None:
     """Build the tree; None when nothing was recorded."""
-    trace, tree = analysis.trace, analysis.trace.tree
+    tree = analysis.trace.tree
     pool, paths = NamePool(), _Paths()
     of_node = _host_paths(analysis, pool, paths)
     low, high = analysis.times.host_window
@@ -97,8 +97,10 @@ def _without_numbers(analysis: Analysis, pool: NamePool) -> IntArray:
     modules = np.flatnonzero(tree.kind == Kind.MODULE)
     ids = trace.column("name_id")[tree.rows[modules]]
     classes = {
-        int(i): pool.add(trace.names[i].removeprefix("nn.Module: ").rpartition("_")[0]
-                         or trace.names[i], "module")
+        int(i): pool.add(
+            trace.names[i].removeprefix("nn.Module: ").rpartition("_")[0] or trace.names[i],
+            "module",
+        )
         for i in np.unique(ids)
     }
     name[modules] = [classes[int(i)] for i in ids]
@@ -169,7 +171,7 @@ def _written(paths: _Paths, pool: NamePool, steps: int) -> Flame:
 
 def _subtree(parent: IntArray, own: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """Sums of each path with all below it; parents stand before their children."""
-    total = own.copy()
+    total: npt.NDArray[np.int64] = own.copy()
     for path in range(parent.size - 1, -1, -1):
         if parent[path] >= 0:
             total[parent[path]] += total[path]
@@ -180,11 +182,13 @@ def _depth_first(
     parent: IntArray, total: npt.NDArray[np.int64], keep: npt.NDArray[np.bool_]
 ) -> tuple[IntArray, IntArray]:
     children: dict[int, list[int]] = {}
-    for path in np.flatnonzero(keep):
-        children.setdefault(int(parent[path]), []).append(int(path))
+    for path in np.flatnonzero(keep).tolist():
+        children.setdefault(int(parent[path]), []).append(path)
     order: list[int] = []
     depth: list[int] = []
-    stack = [(path, 0) for path in _largest_first(children.get(-1, []), total)]
+    stack: list[tuple[int, int]] = [
+        (path, 0) for path in _largest_first(children.get(-1, []), total)
+    ]
     while stack:
         path, level = stack.pop()
         order.append(path)

@@ -74,8 +74,10 @@ def _rows_at(analysis: Analysis, location: Location) -> IntArray:
     if location.module is not None:
         last = location.module.rpartition(" / ")[2]
         return analysis.matching(
-            lambda name: name.startswith("nn.Module: ")
-            and name.removeprefix("nn.Module: ").rpartition("_")[0] == last
+            lambda name: (
+                name.startswith("nn.Module: ")
+                and name.removeprefix("nn.Module: ").rpartition("_")[0] == last
+            )
         )
     return np.empty(0, dtype=np.int64)
 

@@ -95,7 +95,8 @@ def _longest(idle: IdleStretches, head: IntArray) -> IntArray:
     """Host event of the longest piece of each group."""
     bits = idle.start.size.bit_length()
     key = ((idle.end - idle.start) << bits) | np.arange(idle.start.size)
-    return idle.row[np.maximum.reduceat(key, head) & ((1 << bits) - 1)]
+    longest = np.maximum.reduceat(key, head) & ((1 << bits) - 1)
+    return np.asarray(idle.row[longest], dtype=np.int64)
 
 
 def _host_reasons(analysis: Analysis, reasons: _Reasons) -> IntArray:

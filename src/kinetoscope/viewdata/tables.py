@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 
 from kinetoscope.analysis import Analysis
 from kinetoscope.metrics.device import device_activity
@@ -14,6 +15,8 @@ from kinetoscope.trace.kinds import DEVICE_WORK, Family, Kind
 from kinetoscope.trace.links import rows_of
 from kinetoscope.trace.trace import IntArray, Trace
 from kinetoscope.viewdata.names import shorten
+
+FloatArray = npt.NDArray[np.float64]
 
 MOST_ROWS = 1500
 
@@ -38,20 +41,33 @@ def operators(analysis: Analysis) -> Table:
     columns = (
         TableColumn("operator", "text", "Name as PyTorch's dispatcher calls it."),
         _CALLS,
-        TableColumn("host own", "ns", "Time on the host per step, without operators and calls "
-                    "inside it. The profiler's cost is in it."),
+        TableColumn(
+            "host own",
+            "ns",
+            "Time on the host per step, without operators and calls "
+            "inside it. The profiler's cost is in it.",
+        ),
         TableColumn("host all", "ns", "Time on the host per step, with everything inside it."),
         TableColumn("device", "ns", "Work of the device per step that it launched itself."),
-        TableColumn("share", "ratio", "Its device time as a share of all device work; of host "
-                    "time in a recording without a device."),
+        TableColumn(
+            "share",
+            "ratio",
+            "Its device time as a share of all device work; of host "
+            "time in a recording without a device.",
+        ),
     )
     rows = rows_of(trace, Kind.CPU_OP)
     low, high = analysis.times.host_window
     ts = trace.column("ts_ns")
     rows = rows[(ts[rows] >= low) & (ts[rows] < high)]
     if rows.size == 0:
-        return Table("operators", "Operators", columns, (), missing="No operator was recorded. "
-                     "Record with activities=[ProfilerActivity.CPU, ...].")
+        return Table(
+            "operators",
+            "Operators",
+            columns,
+            (),
+            missing="No operator was recorded. Record with activities=[ProfilerActivity.CPU, ...].",
+        )
     node = tree.node_of[rows]
     name = trace.column("name_id")[rows].astype(np.int64)
     duration = trace.column("dur_ns")[rows]
@@ -91,13 +107,18 @@ def _cut_note(total: int) -> str:
     return f"The {MOST_ROWS:,} largest of {total:,}." if total > MOST_ROWS else ""
 
 
-def _device_by_op(analysis: Analysis, size: int) -> np.ndarray:  # type: ignore[type-arg]
+def _device_by_op(analysis: Analysis, size: int) -> FloatArray:
     trace = analysis.trace
     rows = device_rows(analysis)
     op = trace.links.op[rows] if rows.size else rows
     rows = rows[op >= 0]
     name = trace.column("name_id")[op[op >= 0]].astype(np.int64)
-    return np.bincount(name, weights=trace.column("dur_ns")[rows], minlength=size)
+    return _sums(name, trace.column("dur_ns")[rows], size)
+
+
+def _sums(group: IntArray, values: IntArray, size: int) -> FloatArray:
+    """Sum of the values of each group."""
+    return np.bincount(group, weights=values, minlength=size).astype(np.float64)
 
 
 def kernels(analysis: Analysis) -> Table:
@@ -111,15 +132,29 @@ def kernels(analysis: Analysis) -> Table:
         TableColumn("time", "ns", "Time on the device per step, all calls."),
         TableColumn("mean", "ns", "Mean length of one call."),
         TableColumn("share", "ratio", "Its time as a share of the time of all kernels."),
-        TableColumn("bound by", "text", "What limits it: arithmetic, memory bandwidth, or its own "
-                    "latency when it is too short for either. From input shapes where recorded."),
-        TableColumn("of roof", "ratio", "Shortest time that the device's data sheet allows for "
-                    "this work, as a share of the measured time. Needs input shapes."),
+        TableColumn(
+            "bound by",
+            "text",
+            "What limits it: arithmetic, memory bandwidth, or its own "
+            "latency when it is too short for either. From input shapes where recorded.",
+        ),
+        TableColumn(
+            "of roof",
+            "ratio",
+            "Shortest time that the device's data sheet allows for "
+            "this work, as a share of the measured time. Needs input shapes.",
+        ),
     )
     rows = analysis.in_window(rows_of(trace, Kind.KERNEL, Kind.COLLECTIVE))
     if rows.size == 0:
-        return Table("kernels", "Kernels", columns, (), missing="No kernel was recorded. On a "
-                     "machine with an accelerator, record with ProfilerActivity.CUDA (or XPU).")
+        return Table(
+            "kernels",
+            "Kernels",
+            columns,
+            (),
+            missing="No kernel was recorded. On a "
+            "machine with an accelerator, record with ProfilerActivity.CUDA (or XPU).",
+        )
     name = trace.column("name_id")[rows].astype(np.int64)
     duration = trace.column("dur_ns")[rows]
     size = len(trace.names) + 1
@@ -156,7 +191,7 @@ def kernels(analysis: Analysis) -> Table:
     )
 
 
-def _limits(analysis: Analysis, size: int) -> tuple[list[str], np.ndarray]:  # type: ignore[type-arg]
+def _limits(analysis: Analysis, size: int) -> tuple[list[str], FloatArray]:
     """What bounds most of each kernel's time, and its mean efficiency (-1: unknown)."""
     roof = analysis.get(trace_roofline)
     trace = analysis.trace
@@ -193,27 +228,38 @@ def _main_op(
 
 def modules(analysis: Analysis) -> Table:
     """Modules as a tree; the backward pass counts for the module of its forward pass."""
-    trace, tree = analysis.trace, analysis.trace.tree
+    tree = analysis.trace.tree
     columns = (
         TableColumn("module", "text", "`nn.Module` by class and number, inside its parent."),
         _CALLS,
         TableColumn("host", "ns", "Time on the host per step inside its forward()."),
-        TableColumn("device", "ns", "Work of the device per step, forward and backward, with its "
-                    "submodules."),
+        TableColumn(
+            "device",
+            "ns",
+            "Work of the device per step, forward and backward, with its submodules.",
+        ),
         TableColumn("device own", "ns", "The same without its submodules."),
-        TableColumn("share", "ratio", "Its device time as a share of all device work; of host "
-                    "time in a recording without a device."),
+        TableColumn(
+            "share",
+            "ratio",
+            "Its device time as a share of all device work; of host "
+            "time in a recording without a device.",
+        ),
     )
     nodes = np.flatnonzero(tree.kind == Kind.MODULE)
     if nodes.size == 0:
-        return Table("modules", "Modules", columns, (), missing="No nn.Module was recorded. "
-                     "Record with with_stack=True: the Python tracer also records modules.")
+        return Table(
+            "modules",
+            "Modules",
+            columns,
+            (),
+            missing="No nn.Module was recorded. "
+            "Record with with_stack=True: the Python tracer also records modules.",
+        )
     return _module_rows(analysis, nodes, columns)
 
 
-def _module_rows(
-    analysis: Analysis, nodes: IntArray, columns: tuple[TableColumn, ...]
-) -> Table:
+def _module_rows(analysis: Analysis, nodes: IntArray, columns: tuple[TableColumn, ...]) -> Table:
     trace, tree = analysis.trace, analysis.trace.tree
     up = _module_parents(analysis, nodes)
     paths: dict[tuple[int, int], int] = {}
@@ -226,9 +272,7 @@ def _module_rows(
     low, high = analysis.times.host_window
     inside = nodes[(tree.start[nodes] >= low) & (tree.start[nodes] < high)]
     calls = np.bincount(of_node[inside], minlength=size)
-    host = np.bincount(
-        of_node[inside], weights=(tree.end - tree.start)[inside], minlength=size
-    )
+    host = _sums(of_node[inside], (tree.end - tree.start)[inside], size)
     own = _device_by_module(analysis, of_node, size)
     parents = [above for above, _ in paths]
     whole = own.copy()
@@ -243,9 +287,9 @@ def _module_table(
     columns: tuple[TableColumn, ...],
     paths: list[tuple[int, int]],
     calls: IntArray,
-    host: np.ndarray,  # type: ignore[type-arg]
-    own: np.ndarray,  # type: ignore[type-arg]
-    whole: np.ndarray,  # type: ignore[type-arg]
+    host: FloatArray,
+    own: FloatArray,
+    whole: FloatArray,
 ) -> Table:
     children: dict[int, list[int]] = {}
     for i, (above, _) in enumerate(paths):
@@ -282,20 +326,15 @@ def _module_parents(analysis: Analysis, nodes: IntArray) -> IntArray:
     return np.where(above >= 0, tree.module[np.maximum(above, 0)], -1)
 
 
-def _device_by_module(
-    analysis: Analysis, of_node: IntArray, size: int
-) -> np.ndarray:  # type: ignore[type-arg]
+def _device_by_module(analysis: Analysis, of_node: IntArray, size: int) -> FloatArray:
     rows = device_rows(analysis)
     if rows.size == 0:
         return np.zeros(size)
     node = analysis.locator.nodes(rows)
     module = np.where(node >= 0, analysis.trace.tree.module[np.maximum(node, 0)], -1)
     known = module >= 0
-    return np.bincount(
-        of_node[module[known]],
-        weights=analysis.trace.column("dur_ns")[rows[known]],
-        minlength=size,
-    )
+    duration = analysis.trace.column("dur_ns")[rows[known]]
+    return _sums(of_node[module[known]], duration, size)
 
 
 def busy_ns(analysis: Analysis) -> int:

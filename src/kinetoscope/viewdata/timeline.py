@@ -52,9 +52,7 @@ def timeline(lead: Analysis, ranks: Sequence[Analysis], *, most: int = MOST_BOXE
     reductions: list[Reduction] = []
     offset = 0
     for part in parts:
-        reduction = reduce(
-            part.boxes, max(most // len(parts), 1), part.analysis.trace.steps.edges
-        )
+        reduction = reduce(part.boxes, max(most // len(parts), 1), part.analysis.trace.steps.edges)
         reductions.append(reduction)
         lanes += part.lanes(reduction.boxes, origin, offset)
         offset += len(reduction.boxes)
@@ -89,7 +87,9 @@ def _left_out(
             + ", ".join(f"rank {a.rank}" for a in shown)
         )
     lines += [
-        f"rank {p.analysis.rank}: {p.hidden} lanes with the fewest events" for p in parts if p.hidden
+        f"rank {p.analysis.rank}: {p.hidden} lanes with the fewest events"
+        for p in parts
+        if p.hidden
     ]
     return lines
 
@@ -121,7 +121,9 @@ class _Rank:
         )
         boxes = make_boxes(
             lane,
-            np.concatenate((depths(tree.parent), np.zeros(device.size + idle.start.size, np.int64))),
+            np.concatenate(
+                (depths(tree.parent), np.zeros(device.size + idle.start.size, np.int64))
+            ),
             np.concatenate((tree.start, ts[device], idle.start)),
             np.concatenate((tree.end, ts[device] + dur[device], idle.end)),
             np.concatenate(
@@ -227,7 +229,10 @@ def _lanes(analysis: Analysis, idle: bool) -> tuple[list[_LaneInfo], IntArray, i
         label = f"device {analysis.device.device} idle"
         infos.append(_LaneInfo("idle", rank, label, "coloured by what the host did", -1))
     streams = [i for i in np.argsort(-busy, kind="stable") if busy[i]]
-    infos += [_LaneInfo("device", rank, *_stream(trace.threads[i]), int(i)) for i in streams[:MOST_THREADS]]
+    infos += [
+        _LaneInfo("device", rank, *_stream(trace.threads[i]), int(i))
+        for i in streams[:MOST_THREADS]
+    ]
     main = trace.steps.thread
     hosts = sorted((i for i in np.flatnonzero(count)), key=lambda i: (i != main, -count[i]))
     infos += [

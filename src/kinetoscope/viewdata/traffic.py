@@ -16,8 +16,12 @@ from kinetoscope.viewdata.names import shorten
 
 MOST_ROWS = 500
 
-_PLACE = TableColumn("from", "text", "Innermost function of the program around the call, and the "
-                     "first line of that function. Needs Python stacks.")
+_PLACE = TableColumn(
+    "from",
+    "text",
+    "Innermost function of the program around the call, and the "
+    "first line of that function. Needs Python stacks.",
+)
 _WAITS = {
     Wait.OTHER: "inside a library",
     Wait.SCALAR: "a value is read on the host",
@@ -57,14 +61,17 @@ def copies(analysis: Analysis) -> Table:
     )
     rows = analysis.in_window(rows_of(trace, Kind.COPY, Kind.MEMSET))
     if rows.size == 0:
-        return Table("copies", "Copies", columns, (), missing="No copy was recorded in the steady "
-                     "steps.")
+        return Table(
+            "copies", "Copies", columns, (), missing="No copy was recorded in the steady steps."
+        )
     op = trace.links.op[rows]
     name = np.where(op >= 0, trace.column("name_id")[np.maximum(op, 0)], -1)
     frame = analysis.locator.frames(rows)
-    place = np.where(
-        frame >= 0, trace.column("name_id")[trace.tree.rows[np.maximum(frame, 0)]], -1
-    ) if trace.tree.rows.size else np.full(rows.size, -1)
+    place = (
+        np.where(frame >= 0, trace.column("name_id")[trace.tree.rows[np.maximum(frame, 0)]], -1)
+        if trace.tree.rows.size
+        else np.full(rows.size, -1)
+    )
     direction = trace.column("copy_kind")[rows].astype(np.int64)
     group, first = _groups(direction, name.astype(np.int64), place.astype(np.int64))
     calls = np.bincount(group)
@@ -96,22 +103,29 @@ def synchronisations(analysis: Analysis) -> Table:
         TableColumn("by", "text", "Operator that asked for it."),
         _PLACE,
         TableColumn("calls", "count", "How often in a step, on average."),
-        TableColumn("time", "ns", "Time in these calls per step. A wait is not a cause: much of it "
-                    "may be work of the device that would have to be awaited later."),
+        TableColumn(
+            "time",
+            "ns",
+            "Time in these calls per step. A wait is not a cause: much of it "
+            "may be work of the device that would have to be awaited later.",
+        ),
     )
     waits = analysis.waits
     ts = trace.column("ts_ns")[waits.call]
     low, high = analysis.times.host_window
     waits = waits.where((ts >= low) & (ts < high))
     if waits.call.size == 0:
-        return Table("syncs", "Synchronisations", columns, (), missing="The host did not wait for "
-                     "a device in the steady steps.")
+        return Table(
+            "syncs",
+            "Synchronisations",
+            columns,
+            (),
+            missing="The host did not wait for a device in the steady steps.",
+        )
     names = trace.column("name_id").astype(np.int64)
     frame = analysis.locator.frames(waits.call)
     place = np.where(frame >= 0, names[trace.tree.rows[np.maximum(frame, 0)]], -1)
-    group, first = _groups(
-        names[waits.call], waits.reason.astype(np.int64), names[waits.op], place
-    )
+    group, first = _groups(names[waits.call], waits.reason.astype(np.int64), names[waits.op], place)
     calls = np.bincount(group)
     time = np.bincount(group, weights=trace.column("dur_ns")[waits.call])
     found: list[tuple[Cell, ...]] = []
@@ -134,23 +148,40 @@ def synchronisations(analysis: Analysis) -> Table:
 def collectives_table(analysis: Analysis) -> Table:
     """Collectives of the leading rank by message."""
     columns = (
-        TableColumn("collective", "text", "Which collective; unknown when it was launched before "
-                    "the recording began."),
+        TableColumn(
+            "collective",
+            "text",
+            "Which collective; unknown when it was launched before the recording began.",
+        ),
         TableColumn("type", "text", "Type of the elements."),
         TableColumn("group", "count", "Ranks of the process group."),
         TableColumn("bytes", "bytes", "Size of one message."),
         TableColumn("calls", "count", "How often in a step, on average."),
         TableColumn("time", "ns", "Time per step: transfer and waiting for other ranks."),
         TableColumn("exposed", "ns", "Part of that time in which no compute kernel ran."),
-        TableColumn("waiting", "ns", "Part spent waiting for a rank that came later: longer than "
-                    "on the rank that came last. Needs the recordings of the other ranks."),
-        TableColumn("bus rate", "bytes_per_s", "Traffic on each link by the time without waiting; "
-                    "comparable between collectives and group sizes."),
+        TableColumn(
+            "waiting",
+            "ns",
+            "Part spent waiting for a rank that came later: longer than "
+            "on the rank that came last. Needs the recordings of the other ranks.",
+        ),
+        TableColumn(
+            "bus rate",
+            "bytes_per_s",
+            "Traffic on each link by the time without waiting; "
+            "comparable between collectives and group sizes.",
+        ),
     )
     comm = analysis.comm
     if comm.row.size == 0:
-        return Table("collectives", "Collectives", columns, (), missing="No collective was "
-                     "recorded: one device, or communication outside torch.distributed.")
+        return Table(
+            "collectives",
+            "Collectives",
+            columns,
+            (),
+            missing="No collective was "
+            "recorded: one device, or communication outside torch.distributed.",
+        )
     waiting = _waiting(analysis)
     low, high = analysis.window
     inside = (comm.start >= low) & (comm.start < high)
