@@ -39,7 +39,8 @@ async function build(): Promise<void> {
   } catch {
     problem = "The data of the recording in this file cannot be unpacked: the file is damaged, or the browser is older than 2023.";
   }
-  main.append(findings(page), ...sections(page, opened, problem || NO_VIEW));
+  main.append(findings(page));
+  main.append(...sections(page, opened, problem || NO_VIEW));
   const nav = sectionList();
   body.prepend(nav);
   main.append(h("footer", { text: `Made by Kinetoscope ${page.result.kinetoscope}. This file loads nothing and sends nothing.` }));
