@@ -170,8 +170,8 @@ export function queueChart(queue: Queue, opened: Opened): HTMLElement {
   return h("div", { class: "block" }, h("p", { text: sentence }),
     facts([["median delay", duration(queue.median_ns), DEF.queueMedian], ["nine in ten below", duration(queue.p90_ns), DEF.queueP90], ["found it empty", percent(queue.empty_ratio), DEF.queueEmpty]]),
     h("div", { class: "columns" },
-      h("div", {}, h("h4", { text: "Time from launch to start, share of kernels" }), list),
-      h("div", {}, h("h4", { text: "Kernels launched and not started, over time" }),
+      h("div", {}, h("h3", { class: "minor", text: "Time from launch to start, share of kernels" }), list),
+      h("div", {}, h("h3", { class: "minor", text: "Kernels launched and not started, over time" }),
         lines("Kernels waiting in the queue over time", opened.numbers(queue.time_ns), [{ label: "waiting", values: opened.numbers(queue.depth), color: CLASS_COLORS.compute }], { formatX: duration, formatY: count, stepsY: WHOLE_STEPS }))));
 }
 

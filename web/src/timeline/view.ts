@@ -116,9 +116,9 @@ export class TimelineView {
       h("ul", { class: "keys" }, ...[...entries].map(([text, color]) => h("li", {}, dot(color), text)));
     const order = Object.keys(CLASS_COLORS).map((name) => `idle_${name}`).filter((kind) => classes.has(kind));
     return h("details", { class: "legendbox", open: true }, h("summary", { text: "Colours" }),
-      order.length ? h("h4", { text: "Why the device was idle" }) : null,
+      order.length ? h("h3", { class: "minor", text: "Why the device was idle" }) : null,
       ...order.map((kind) => h("div", { class: "keyrow" }, h("span", { class: "note", text: kind.slice(5).replace("_", " ") }), items(classes.get(kind)!))),
-      h("h4", { text: "Events" }), items(kinds));
+      h("h3", { class: "minor", text: "Events" }), items(kinds));
   }
 
   private lanesBox(): HTMLElement {
