@@ -61,7 +61,7 @@ def _title(page: Page, finding: Finding, number: int) -> None:
 def _row(page: Page, label: str, text: Text | str, *, indent: int) -> None:
     """Add wrapped text with its label."""
     if page.narrow:
-        head = Text(f"{label}:", style="dim")
+        head = Text(f"{label}:" if label else "", style="dim")
         page.hanging(head, text, indent=indent, column=2)
     else:
         page.hanging(Text(label, style="dim"), text, indent=indent, column=7)
@@ -118,11 +118,13 @@ def _places(page: Page, finding: Finding, *, indent: int, verbose: bool) -> None
 def _place(page: Page, at: Location, *, label: str, indent: int) -> None:
     text = Text(phrases.place(at), style="bold")
     detail = phrases.place_detail(at)
-    if not detail:
+    if not at.file:  # nothing that an editor or a shell must find in one piece
+        _row(page, label, f"{text.plain}, {detail}" if detail else text, indent=indent)
+    elif not detail:
         _whole_row(page, label, text, indent=indent)
     elif page.narrow or indent + 9 + cell_len(text.plain) + cell_len(detail) > page.width:
         _whole_row(page, label, text, indent=indent)
-        _whole_row(page, "", Text(detail, style="dim"), indent=indent)
+        _row(page, "", Text(detail, style="dim"), indent=indent)
     else:
         text.append(f"  {detail}", style="not bold dim")
         _whole_row(page, label, text, indent=indent)
