@@ -104,6 +104,16 @@ def is_empty_cache_frame(name: str) -> bool:
     return name.endswith(": empty_cache") and "torch/" in name
 
 
+def is_host_memory_call(name: str) -> bool:
+    """Runtime calls that take or return pinned host memory (`cudaHostAlloc`, `cudaFreeHost`)."""
+    return "Host" in name
+
+
+def is_stream_ordered_call(name: str) -> bool:
+    """Runtime calls of the stream-ordered allocator, which do not wait for the device."""
+    return name.endswith("Async")
+
+
 def is_profiler_frame(name: str) -> bool:
     """Frames of torch's profiler, which the program does not have without it."""
     return "torch/profiler/" in name or "torch/autograd/profiler" in name
@@ -320,3 +330,11 @@ def is_barrier_frame(name: str) -> bool:
     return "torch/distributed/distributed_c10d.py(" in name and name.endswith(
         (": barrier", ": monitored_barrier")
     )
+
+
+def fsdp_unit(name: str) -> str | None:
+    """The module whose parameters an FSDP2 all-gather brings; "" for the root, None otherwise."""
+    rest = name.removeprefix("FSDP::all_gather")
+    if rest == name or rest.startswith("_"):
+        return None
+    return rest.strip(" ()")
