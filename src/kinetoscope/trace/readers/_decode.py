@@ -292,11 +292,11 @@ def _time_column(events: Sequence[Any], name: str, *, missing: int, exact: bool)
     if exact:
         texts = list(map(bytes, map(attrgetter(name), events)))
         return _times.from_texts(texts, missing=missing)
-    try:
-        floats = _floats(events, name)
-    except TypeError:  # "dur": null
-        values = map(attrgetter(name), events)
-        floats = np.array([0.0 if v is None else v for v in values], dtype=np.float64)
+    floats = _floats(events, name)  # null becomes NaN
+    if not missing:
+        floats = np.nan_to_num(floats, copy=False)
+    if _times.needs_text(floats):
+        raise _AnotherSchemaError(exact=True)
     times = _times.from_floats(floats)
     if missing:
         times[floats == _schema.NO_TS] = missing

@@ -92,9 +92,9 @@ class Lanes:
         return self._devices.setdefault(key.pid, len(self._devices))
 
     def _stream_of_tid(self, key: LaneKey) -> int:
-        match = re.search(r"\d+", key.tid)
+        match = re.search(r"^-\d+|\d+", key.tid)
         number = int(match.group()) if match else 0
-        if number in _ALL_STREAMS:
+        if number < 0 or number in _ALL_STREAMS:
             return -1
         if number >= _SYNC_LANE_OFFSET and "sync" in self.thread_name(key):
             number -= _SYNC_LANE_OFFSET

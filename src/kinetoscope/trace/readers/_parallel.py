@@ -39,9 +39,7 @@ def _import_tables() -> None:
     import kinetoscope.trace.readers._assemble  # noqa: F401
 
 
-def _decode_here(
-    path: Path, frame: Frame, queue: PieceQueue, progress: Progress | None
-) -> Part:
+def _decode_here(path: Path, frame: Frame, queue: PieceQueue, progress: Progress | None) -> Part:
     from kinetoscope.trace.readers._decode import Decoder
     from kinetoscope.trace.readers._share import decode_shared
 

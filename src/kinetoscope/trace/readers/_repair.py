@@ -29,6 +29,7 @@ _EVENT_START = re.compile(rb'\{\s*"(?:ph|cat|name|pid|tid|ts|dur|id|args|s|bp)"\
 _RAW_NAME = re.compile(
     r'("name"\s*:\s*")(.*)("\s*,\s*"(?:ph|cat|pid|tid|ts|dur|args)"\s*:)', re.DOTALL
 )
+_FLOW = re.compile(r'"ph"\s*:\s*"[stf]"')
 _KEPT_FIELD = re.compile(r'"(ph|cat|name|pid|tid|ts|dur)"\s*:\s*("(?:[^"\\]|\\.)*"|-?[\d.]+)')
 _KEPT_ID = re.compile(r'"(External id|correlation|stream|device)"\s*:\s*(\d+)')
 
@@ -51,7 +52,18 @@ class Repairs:
             self.add(kind, other.examples.get(kind, ""), count)
 
 
-LOSSY = frozenset({"broken_event", "broken_args", "truncated", "truncated_gzip", "broken_gzip"})
+LOSSY = frozenset(
+    {
+        "broken_args",
+        "broken_event",
+        "broken_gzip",
+        "negative_duration",
+        "no_time",
+        "truncated",
+        "truncated_gzip",
+        "zero_time_device",
+    }
+)
 """Repairs after which something is missing."""
 
 
@@ -151,6 +163,9 @@ def _mend_event(piece: bytes, repairs: Repairs) -> Any | None:
     if event is not None:
         repairs.add("unescaped_quote", string)
         return event
+    if _FLOW.search(string):
+        repairs.add("broken_flow", string)
+        return Meta()
     return _without_args(string, repairs)
 
 
@@ -221,7 +236,10 @@ def coerce(value: dict[str, Any]) -> Any:
 def _memory_args(args: dict[str, Any]) -> MemoryArgs:
     keys = ("Bytes", "Addr", "Device Id", "Total Allocated", "Total Reserved")
     values = [_whole(args.get(key)) for key in keys]
-    known = [(-1 if key != "Bytes" else 0) if v is None else v for key, v in zip(keys, values, strict=True)]
+    known = [
+        (-1 if key != "Bytes" else 0) if v is None else v
+        for key, v in zip(keys, values, strict=True)
+    ]
     return MemoryArgs(*known, device_type=_string(args.get("Device Type")))
 
 
