@@ -76,7 +76,7 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
         fix=Fix(
             summary="Use a static cache and replay the decoding step as a CUDA graph.",
             snippet='model = torch.compile(model, mode="reduce-overhead")\n'
-            "# transformers: model.generation_config.cache_implementation = \"static\"",
+            '# transformers: model.generation_config.cache_implementation = "static"',
             reference="https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-graphs",
         ),
         gain=gain,

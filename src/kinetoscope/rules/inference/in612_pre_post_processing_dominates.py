@@ -102,7 +102,7 @@ def _device_first(t: TraceBuilder) -> None:
         t.python("serve.py(10): preprocess", at + 100, 150)
         t.op("aten::to", at + 300, 40)
         t.copy("HtoD Pageable", 1 << 20, at + 340, 90, launch_at=at + 310)
-        t.kernel("conv", at + 500, 9_300, launch_at=at + 450)
+        t.kernel("conv", at + 500, 9_700, launch_at=at + 450)
 
 
 RULE = Rule(
