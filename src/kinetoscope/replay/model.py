@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kinetoscope.metrics.intervals import Intervals
-from kinetoscope.metrics.overhead import event_overhead_ns
+from kinetoscope.metrics.overhead import event_overhead_ns, profiler_time
 from kinetoscope.metrics.step_time import StepTimes
 from kinetoscope.trace.kinds import DEVICE_WORK, RUNTIME_KINDS, CopyKind, Kind
 from kinetoscope.trace.links import rows_of
@@ -81,6 +81,7 @@ class Model:
     mark: IntArray
     initial_free: IntArray
     host_threads: IntArray
+    profiler: Intervals
     origin: int
     recorded_ns: int
     irregular: bool = False
@@ -129,6 +130,7 @@ def build_model(trace: Trace, times: StepTimes) -> Model:
         mark=marks,
         initial_free=_initial_free(trace, times, events, stream, int(edges[0])),
         host_threads=threads,
+        profiler=profiler_time(trace),
         origin=int(edges[0]),
         recorded_ns=times.recorded_ns,
         irregular=times.irregular,

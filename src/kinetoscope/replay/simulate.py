@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kinetoscope.metrics.intervals import Coverage
+from kinetoscope.metrics.intervals import Coverage, subtract
 from kinetoscope.replay.change import Change
 from kinetoscope.replay.model import Model
 from kinetoscope.trace.trace import IntArray
@@ -63,6 +63,8 @@ def _host_costs(model: Model, change: Change, deflate: float) -> tuple[IntArray,
         length = np.maximum(model.call_end - model.call_start, 1)
         cost = cost * (1 - change.host_cut_factor * np.minimum(inside / length, 1))
     if deflate > 0:
+        own = Coverage(subtract(model.profiler, change.host_cut)).between(*model.segments)
+        segment = segment - min(deflate, 1.0) * own
         kept = np.where(model.segment > 0, segment / np.maximum(model.segment, 1), 1.0)
         overhead = deflate * model.segment_overhead * np.clip(kept, 0, 1)
         from_call = np.clip(np.minimum(overhead, cost - _LEAST_CALL_NS), 0, 0.5 * overhead)

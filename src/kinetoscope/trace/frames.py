@@ -64,6 +64,11 @@ def is_user_file(file: str) -> bool:
     return top.removesuffix(".py") not in _LIBRARIES and top.removesuffix(".py") not in _STANDARD
 
 
+def is_torch_file(file: str) -> bool:
+    """Does this file belong to torch itself?"""
+    return file.startswith("torch/") or "/site-packages/torch/" in file
+
+
 def is_engine_call(name: str) -> bool:
     """The autograd engine's own event around one backward node."""
     return name.startswith("autograd::engine::evaluate_function")
@@ -117,6 +122,11 @@ def is_stream_ordered_call(name: str) -> bool:
 def is_profiler_frame(name: str) -> bool:
     """Frames of torch's profiler, which the program does not have without it."""
     return "torch/profiler/" in name or "torch/autograd/profiler" in name
+
+
+def is_profiler_step(name: str) -> bool:
+    """`profile.step()` (torch/profiler/profiler.py): between two steps, and the profiler's own."""
+    return "torch/profiler/profiler.py(" in name and name.endswith(": step")
 
 
 def is_framework_frame(name: str) -> bool:
