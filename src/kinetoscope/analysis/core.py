@@ -30,6 +30,9 @@ from kinetoscope.trace.trace import IntArray, Trace
 
 T = TypeVar("T")
 
+HOST_ERROR = 0.3
+"""Eight of ten true step times differ less than this from the likely one, in its host part."""
+
 Need = Literal["device", "launches", "shapes", "stacks", "memory", "ops", "steps", "ranks"]
 """What a trace must contain for a rule to be able to fire."""
 
@@ -201,6 +204,11 @@ class Analysis:
             return pinned, pinned, pinned
         return 1.0, 0.0, 1.0 + RELATIVE_ERROR
 
+    @property
+    def deflations(self) -> tuple[float, float, float]:
+        """How much profiling overhead to take off: likely, slowest and fastest true step."""
+        return self._deflation
+
     def _base_ns(self, deflate: float) -> float:
         key = round(deflate * 1000)
         if key not in self._replays:
@@ -218,7 +226,8 @@ class Analysis:
         scale = recorded / self._base_ns(0.0)
         floor = min(self.busy_per_step_ns, recorded)
         mid = min(max(int(self._base_ns(mid_f) * scale), floor), recorded)
-        low = min(max(int(self._base_ns(low_f) * scale), floor), mid)
+        fast = min(self._base_ns(low_f) * scale, floor + (1 - HOST_ERROR) * (mid - floor))
+        low = min(max(int(fast), floor), mid)
         return NsRange(low, mid, recorded)
 
     @cached_property

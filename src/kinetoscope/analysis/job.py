@@ -161,7 +161,10 @@ def lines_in(analysis: Analysis, stretches: Intervals) -> list[Line]:
     late = union(gaps.host_end[gaps.host_end > gaps.start], gaps.end[gaps.host_end > gaps.start])
     lines.append(Line("framework", "launch latency", measure(intersect(idle, late)), host=True))
     lines.append(
-        Line("unattributed", "device waiting, its work already launched",
-             measure(subtract(idle, late)))
+        Line(
+            "unattributed",
+            "device waiting, its work already launched",
+            measure(subtract(idle, late)),
+        )
     )
     return merged(lines)

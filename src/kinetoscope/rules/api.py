@@ -49,11 +49,15 @@ class Options(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Example:
-    """A small trace on which the rule must fire or stay silent; a test and a part of the page."""
+    """A small trace on which the rule must fire or stay silent; a test and a part of the page.
+
+    `peers` builds the recordings of ranks 1, 2, ... for a rule that compares ranks.
+    """
 
     title: str
     build: Callable[[TraceBuilder], object]
     fires: bool
+    peers: tuple[Callable[[TraceBuilder], object], ...] = ()
 
 
 @dataclass(frozen=True)
