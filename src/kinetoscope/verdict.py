@@ -44,7 +44,7 @@ def decide(
     scores = score(lines)
     leak = next((f for f in findings if f.gain.basis == "none" and f.severity == "critical"), None)
     healthy = _healthy(scores, findings)
-    if leak is not None and leak.class_ != "quality" and _nothing_else(findings, leak):
+    if leak is not None and _outweighs(leak, scores, findings):
         return Verdict(
             leak.class_,
             healthy=False,
@@ -140,11 +140,19 @@ def _healthy(scores: Scores, findings: Sequence[Finding]) -> bool:
     return not worth_it and scores.useful >= _BUSY_ENOUGH
 
 
-def _nothing_else(findings: Sequence[Finding], leak: Finding) -> bool:
+def _outweighs(leak: Finding, scores: Scores, findings: Sequence[Finding]) -> bool:
+    """Does a finding without a time gain (memory that runs out) come before the budget's class?
+
+    It does when the device is busy with useful work, or when nothing else found is serious: a
+    program that will crash is in more trouble than one that could be faster.
+    """
+    if leak.class_ == "quality":
+        return False
     high = SEVERITIES.index("high")
-    return not any(
+    serious = any(
         SEVERITIES.index(f.severity) <= high and f.gain.basis != "none" for f in findings
     )
+    return scores.bottleneck == scores.kernels or not serious
 
 
 def _unknown(lines: Sequence[Budget]) -> bool:
