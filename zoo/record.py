@@ -169,7 +169,9 @@ def record_all(names: list[str], out: Path, ranks: int, budget: float, limit: fl
 def show(name: str, facts: dict, deadline: float) -> None:
     slow, fixed = (facts[v]["pipelined_ms"] for v in ("slow", "fixed"))
     left = deadline - time.monotonic()
-    print(f"{name:26} {slow:9.3f} {fixed:9.3f} x{slow / fixed:6.2f}  {left:4.0f} s left", flush=True)
+    print(
+        f"{name:26} {slow:9.3f} {fixed:9.3f} x{slow / fixed:6.2f}  {left:4.0f} s left", flush=True
+    )
 
 
 def compress(out: Path, name: str) -> None:
