@@ -65,9 +65,7 @@ def launch_bound(analysis: Analysis, *, min_share: float, min_launches: int) -> 
     pieces = analysis.pieces
     owned = np.array(sorted(owned_gaps(analysis.trace, analysis.gaps, pieces)), dtype=np.int64)
     mine = np.isin(pieces.cause, _LAUNCH_CAUSES) & ~np.isin(pieces.gap, owned)
-    idle = intersect(
-        union(pieces.start[mine], pieces.end[mine]), analysis.host_time.launching
-    )
+    idle = intersect(union(pieces.start[mine], pieces.end[mine]), analysis.host_time.launching)
     span = max(analysis.window[1] - analysis.window[0], 1)
     share = measure(idle) / span
     caused = int(pieces.ns.sum())

@@ -58,9 +58,7 @@ class Thresholds(Options, frozen=True):
 
 def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
     """Look for idle time under launching, and replay the step as a graph."""
-    bound = launch_bound(
-        analysis, min_share=options.min_share, min_launches=options.min_launches
-    )
+    bound = launch_bound(analysis, min_share=options.min_share, min_launches=options.min_launches)
     if bound is None or compiled_share(analysis, bound) >= options.compiled_share:
         return
     gain = graph_gain(analysis, bound)

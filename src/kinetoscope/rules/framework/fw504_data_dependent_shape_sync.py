@@ -90,8 +90,7 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
         fix=Fix(
             summary=f"Use an operation whose result has a fixed size instead of `{name}`.",
             snippet="y = torch.where(mask, f(x), x)   # instead of x[mask] = f(x[mask])",
-            reference="https://docs.pytorch.org/docs/stable/generated/"
-            "torch.nonzero_static.html",
+            reference="https://docs.pytorch.org/docs/stable/generated/torch.nonzero_static.html",
         ),
         gain=analysis.gain(Change(unblock=waits.calls), gone),
         confidence=0.9,
