@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kinetoscope.analysis import Analysis
-from kinetoscope.metrics.intervals import Intervals, empty, measure, merge, union
+from kinetoscope.metrics.intervals import Coverage, Intervals, empty, measure, merge, union
 from kinetoscope.metrics.transfers import Purpose, transfers
 from kinetoscope.replay import Change
 from kinetoscope.result import Evidence, Fix, Gain
@@ -40,6 +40,10 @@ from kinetoscope.units import count, duration, percent, size
 
 if TYPE_CHECKING:
     from kinetoscope.testing import TraceBuilder
+
+
+_MOSTLY = 0.7
+"""A function that spends at least this part of its time on writing exists for that."""
 
 
 class Thresholds(Options, frozen=True):
@@ -57,7 +61,7 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
     """Add up the time in checkpoints."""
     rows = analysis.in_steps(analysis.matching(is_checkpoint_frame))
     rows = rows[analysis.trace.column("kind")[rows] == Kind.PYTHON]
-    spent = analysis.extent(rows) if rows.size else _unseen(analysis, options)
+    spent = _writing(analysis, rows) if rows.size else _unseen(analysis, options)
     total = analysis.steps_on_host * analysis.step_ns
     share = min(measure(spent) / total, 1.0)
     if share < options.min_share:
@@ -89,6 +93,20 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
         keep=not often,
         at_most="critical" if often else "info",
     )
+
+
+def _writing(analysis: Analysis, rows: IntArray) -> Intervals:
+    """The frames that write, widened to the program's function around them if that is all it does:
+    collecting the state belongs to the checkpoint."""
+    tree = analysis.trace.tree
+    node = tree.node_of[rows]
+    user = tree.user_frame[node]
+    user = user[user >= 0]
+    around = tree.rows[np.unique(user)]
+    written = Coverage(analysis.extent(rows))
+    ts, dur = (analysis.trace.column(c)[around] for c in ("ts_ns", "dur_ns"))
+    only = written.between(ts, ts + dur) >= _MOSTLY * dur
+    return merge(analysis.extent(rows), analysis.extent(around[only]))
 
 
 def _gain(analysis: Analysis, spent: Intervals, calls: IntArray) -> Gain:

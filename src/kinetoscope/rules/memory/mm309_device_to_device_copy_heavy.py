@@ -143,6 +143,7 @@ def _device_copies(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
     share = measure(clip(spent, *analysis.window)) / total
     if rows.size == 0 or share < options.min_device_copies:
         return
+    ops = _operators(analysis, rows)
     dur, launch = trace.column("dur_ns")[rows], trace.links.launch[rows]
     nbytes = int(np.maximum(trace.column("bytes")[rows], 0).sum()) // analysis.steps
     yield Hit(
@@ -161,8 +162,8 @@ def _device_copies(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
         ),
         gain=analysis.gain(
             Change(durations=(rows, dur // 2)),
-            Change(durations=(rows, dur // 4)),
-            Change(drop_calls=launch[launch >= 0], host_cut=_operators(analysis, rows)),
+            Change(durations=(rows, dur // 2), host_cut=ops, host_cut_factor=0.75),
+            Change(drop_calls=launch[launch >= 0], host_cut=ops),
         ),
         confidence=0.7,
         claims=spent,
@@ -170,6 +171,7 @@ def _device_copies(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
 
 
 def _operators(analysis: Analysis, rows: IntArray) -> Intervals:
+    """Host time of the operators that copy; what replaces them needs a part of it."""
     ops = analysis.trace.links.op[rows]
     return extent_of(analysis.trace, ops[ops >= 0])
 
