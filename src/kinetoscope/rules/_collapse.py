@@ -27,7 +27,7 @@ _NEARLY_ALL = 0.9
 tell from profiling: the gain lies between the replay's and the number of iterations."""
 _LARGE_NS = 50_000
 """A kernel this long fills the device by itself; batching it saves nothing."""
-_MARGIN = (3.0, 1.5, 1.0)
+_MARGIN = (2.0, 1.2, 1.0)
 """Factor on what remains of the loop: iterations worth of host time, and device time."""
 _CELL = (1.0, 1.2, 0.6)
 """Time of one step of a recurrent network inside a library call, at worst as a share of all of
@@ -170,20 +170,27 @@ def _batched_ns(
     analysis: Analysis, work: DeviceOps, found: Collapsed
 ) -> tuple[npt.NDArray[np.float64], ...]:
     """Time of the kernels that do all iterations at once, at worst, likely, at best."""
-    one, repeats = work.ns[found.keep].astype(np.float64), found.repeats.astype(np.float64)
+    return batched_ns(analysis, work, found.keep, found.repeats)
+
+
+def batched_ns(
+    analysis: Analysis, work: DeviceOps, keep: IntArray, times: IntArray
+) -> tuple[npt.NDArray[np.float64], ...]:
+    """Time of kernels that do the work of this many, at worst, likely, at best."""
+    one, repeats = work.ns[keep].astype(np.float64), times.astype(np.float64)
     all_of_them = one * repeats
     guess = np.where(one > _LARGE_NS, all_of_them, np.maximum(one, 0.25 * all_of_them))
     device = analysis.device
     peaks = peaks_of(analysis.trace.header, device.device) if device else None
-    if peaks is not None and analysis.has("shapes") and found.keep.size:
+    if peaks is not None and analysis.has("shapes") and keep.size:
         costs = analysis.get(kernel_costs)
-        rows = work.rows[found.keep]
+        rows = work.rows[keep]
         at = np.minimum(np.searchsorted(costs.rows, rows), max(costs.rows.size - 1, 0))
         rate = _RATE * peaks.flop_rates()[costs.math[at]]
         compute = np.divide(costs.flop[at], rate, out=np.zeros(at.size), where=rate > 0)
         memory = costs.bytes[at] / peaks.achievable_bytes_per_ns
         # The weights of a product are read once, however many rows they are multiplied with.
-        product = np.isin(work.family[found.keep], (Family.GEMM, Family.CONV))
+        product = np.isin(work.family[keep], (Family.GEMM, Family.CONV))
         need = np.maximum(compute, np.where(product, 0.0, memory)) * repeats
         known = (costs.rows[at] == rows) & (costs.bytes[at] >= 0)
         guess = np.where(known, np.maximum(one, need), guess)
