@@ -299,9 +299,14 @@ def resume_point(name: str) -> tuple[str, int] | None:
 
 
 def is_dynamo_wrapper(name: str) -> bool:
-    """The frame through which a compiled callable is entered (torch/_dynamo/eval_frame.py)."""
-    return "torch/_dynamo/eval_frame.py(" in name and name.endswith(
-        (": compile_wrapper", ": _fn", ": __call__", ": _wrapped_call_impl")
+    """The frame through which a compiled callable is entered (torch/_dynamo/eval_frame.py).
+
+    Not `_fn`: since torch 2.8 that is the wrapper of `torch.compiler.disable`, around checkpoints
+    and optimizers.
+    """
+    return name.startswith("nn.Module: OptimizedModule_") or (
+        "torch/_dynamo/eval_frame.py(" in name
+        and name.endswith((": compile_wrapper", ": __call__"))
     )
 
 

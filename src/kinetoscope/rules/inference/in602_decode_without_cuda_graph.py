@@ -146,7 +146,7 @@ RULE = Rule(
     needs=frozenset({"device", "launches", "ops", "shapes"}),
     references=(
         "https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-graphs",
-        "https://docs.vllm.ai/en/latest/design/cuda_graphs.html",
+        "https://docs.vllm.ai/en/latest/design/cuda_graphs/",
     ),
     examples=(
         Example("a decoding step of kernels of 2 µs", _token, fires=True),
