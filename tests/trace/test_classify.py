@@ -154,36 +154,51 @@ def test_copies(name: str, kind: CopyKind) -> None:
         ("sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64_cublas", Family.GEMM),
         ("nvjet_tst_128x64_64x7_2cta_h_bz_bias_TNT", Family.GEMM),
         ("Cijk_Ailk_Bljk_BBS_BH_MT128x64x32_MI32x32x4x2", Family.GEMM),
-        ("void cutlass::Kernel2<cutlass_80_tensorop_s1688gemm_128x64_16x6_nn_align4>(P)", Family.GEMM),
+        ("void cutlass::Kernel2<cutlass_80_tensorop_s1688gemm>(P)", Family.GEMM),
         ("sm80_xmma_fprop_implicit_gemm_tf32f32_tf32f32_f32_nhwckrsc_nhwc", Family.CONV),
         ("igemm_wrw_gtcx3_nhwc_bf16_bx0", Family.CONV),
         ("void cudnn::winograd_nonfused::winogradForwardData4x4<float, float>(P)", Family.CONV),
         ("cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16_knob_7", Family.ATTENTION),
         ("void flash::flash_fwd_kernel<Flash_fwd_kernel_traits<64, 128>>(P)", Family.ATTENTION),
         ("fmha_cutlassF_f32_aligned_64x64_rf_sm80(P)", Family.ATTENTION),
-        ("void at::native::vectorized_elementwise_kernel<4, at::native::GeluCUDAKernelImpl>(int)",
-         Family.ELEMENTWISE),
-        ("void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float>>(R)", Family.REDUCTION),
-        ("void at::native::(anonymous namespace)::vectorized_layer_norm_kernel<float>(int)",
-         Family.NORM),
+        (
+            "void at::native::vectorized_elementwise_kernel<4, at::native::GeluCUDAKernelImpl>(int)",
+            Family.ELEMENTWISE,
+        ),
+        (
+            "void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float>>(R)",
+            Family.REDUCTION,
+        ),
+        (
+            "void at::native::(anonymous namespace)::vectorized_layer_norm_kernel<float>(int)",
+            Family.NORM,
+        ),
         ("void cudnn::bn_fw_tr_1C11_kernel_NCHW<float, float>(T)", Family.NORM),
-        ("void (anonymous namespace)::softmax_warp_forward<float, float, float, 8>(f)",
-         Family.SOFTMAX),
+        (
+            "void (anonymous namespace)::softmax_warp_forward<float, float, float, 8>(f)",
+            Family.SOFTMAX,
+        ),
         ("void cudnn::ops::nchwToNhwcKernel<float, float>(P)", Family.LAYOUT),
         ("void at::native::(anonymous namespace)::CatArrayBatchedCopy<float, 1>(f)", Family.COPY),
-        ("void at::native::(anonymous namespace)::indexSelectLargeIndex<float, long>(T)",
-         Family.INDEX),
+        (
+            "void at::native::(anonymous namespace)::indexSelectLargeIndex<float, long>(T)",
+            Family.INDEX,
+        ),
         ("triton_poi_fused_add_relu_0", Family.FUSED),
-        ("void at::native::(anonymous namespace)::distribution_elementwise_grid_stride_kernel<f>(i)",
-         Family.RANDOM),
+        (
+            "void at::native::distribution_elementwise_grid_stride_kernel(i)",
+            Family.RANDOM,
+        ),
         ("void at::native::(anonymous namespace)::max_pool_forward_nchw<float>(int)", Family.POOL),
-        ("void at::native::(anonymous namespace)::multi_tensor_apply_kernel<T, FusedAdamMathFunctor<f>>(T)",
-         Family.OPTIMIZER),
+        (
+            "void at::native::multi_tensor_apply_kernel<FusedAdamMathFunctor>()",
+            Family.OPTIMIZER,
+        ),
         ("void at::native::_cufft_::regular_fft<512u>(K)", Family.FFT),
         ("my_own_thing", Family.OTHER),
         ("unknown", Family.OTHER),
     ],
-)  # fmt: skip
+)
 def test_families(name: str, family: Family) -> None:
     assert kernel_family(name) is family
 

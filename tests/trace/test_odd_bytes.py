@@ -68,7 +68,7 @@ def test_a6_names_that_are_not_utf8(read_bytes: Any) -> None:
 
 @pytest.mark.parametrize("word", ["inf", "-inf", "nan", "Infinity", "NaN", "-Infinity", "N/A"])
 def test_a8_numbers_that_are_none(read_bytes: Any, word: str) -> None:
-    args = '{"bytes": 4, "stream": 3, "memory bandwidth (GB/s)": %s}' % word
+    args = f'{{"bytes": 4, "stream": 3, "memory bandwidth (GB/s)": {word}}}'
     copy = f'{{"ph":"X","cat":"gpu_memcpy","name":"Memcpy DtoD","ts":1,"dur":2,"args":{args}}}'
     trace = read_bytes(_file(copy, _op("an inf in a name: inf, nan", 9)))
     assert rows(trace, "bytes", "stream") == [(4, 3), (-1, -1)]
@@ -227,7 +227,7 @@ def test_a93_rank_after_the_events(read_bytes: Any, ranks: object) -> None:
 
 
 def test_a94_user_key_named_like_ours(read_bytes: Any) -> None:
-    text = '{"traceEvents": "mine", "traceEvents": [%s], "x": 1}' % json.dumps(event())
+    text = f'{{"traceEvents": "mine", "traceEvents": [{json.dumps(event())}], "x": 1}}'
     assert len(read_bytes(text)) == 1
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from decimal import Decimal
 from typing import Any
 
@@ -63,7 +64,8 @@ def test_absolute_memory_events_share_the_base(read_bytes: Any) -> None:
 
 
 def test_base_after_the_events(read_bytes: Any) -> None:
-    trace = read_bytes('{"traceEvents": [%s], "baseTimeNanoseconds": 123}' % _json(event()))
+    text = json.dumps(event())
+    trace = read_bytes(f'{{"traceEvents": [{text}], "baseTimeNanoseconds": 123}}')
     assert trace.header.base_time_ns == 123
 
 
@@ -101,9 +103,3 @@ def test_any_decimal_text(value: Decimal) -> None:
 def test_missing_times() -> None:
     no_time = _times.NO_TIME
     assert _times.from_texts([b"", b"null", b"x", b"nan", b"1"]).tolist() == [no_time] * 4 + [1000]
-
-
-def _json(value: Any) -> str:
-    import json
-
-    return json.dumps(value)

@@ -59,8 +59,7 @@ _GROUPS = {
     "gpu_memset": _DEVICE,
 }
 _TRIGGERS = {
-    _ANY: ["collective", "call_stack", "hierarchy", "call_from", "kernel_file", "sync_kind"]
-    + ["group_name"],
+    _ANY: [name for name, _ in _schema.EXTRA_KEYS[: _schema.TRIGGERS]],
     _PYTHON: ["call_from", "call_stack"],
     _OPERATOR: ["collective", "call_stack", "hierarchy", "call_from", "kernel_file"],
     _RUNTIME: [],

@@ -115,7 +115,7 @@ def _mend_escapes(token: str, repairs: Repairs) -> str:
 
 def _decode_all(text: str) -> list[Any] | None:
     try:
-        return EXACT.decoder.decode(text)
+        return list(EXACT.decoder.decode(text))
     except (msgspec.DecodeError, UnicodeEncodeError):
         pass
     try:
@@ -213,7 +213,7 @@ def coerce(value: dict[str, Any]) -> Any:
     An event of a phase that is not used becomes an empty metadata event.
     """
     phase = value.get("ph")
-    lane = {
+    lane: dict[str, Any] = {
         "name": _string(value.get("name")),
         "pid": _lane_id(value.get("pid")),
         "tid": _lane_id(value.get("tid")),
@@ -234,13 +234,18 @@ def coerce(value: dict[str, Any]) -> Any:
 
 
 def _memory_args(args: dict[str, Any]) -> MemoryArgs:
-    keys = ("Bytes", "Addr", "Device Id", "Total Allocated", "Total Reserved")
-    values = [_whole(args.get(key)) for key in keys]
-    known = [
-        (-1 if key != "Bytes" else 0) if v is None else v
-        for key, v in zip(keys, values, strict=True)
-    ]
-    return MemoryArgs(*known, device_type=_string(args.get("Device Type")))
+    def number(key: str, missing: int) -> int:
+        value = _whole(args.get(key))
+        return missing if value is None else value
+
+    return MemoryArgs(
+        size=number("Bytes", 0),
+        address=number("Addr", -1),
+        device=number("Device Id", -1),
+        allocated=number("Total Allocated", -1),
+        reserved=number("Total Reserved", -1),
+        device_type=_string(args.get("Device Type")),
+    )
 
 
 def _coerce_args(args: dict[str, Any]) -> Any:
