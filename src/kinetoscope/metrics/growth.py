@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from kinetoscope.trace.calltree import nearest
 from kinetoscope.trace.frames import is_engine_call
@@ -80,7 +81,7 @@ def growth(trace: Trace) -> Growth | None:
     )
 
 
-def _alive(table: dict[str, np.ndarray]) -> np.ndarray:  # type: ignore[type-arg]
+def _alive(table: dict[str, IntArray]) -> npt.NDArray[np.bool_]:
     """Allocations without a later free of the same address."""
     order = np.lexsort((table["ts_ns"], table["addr"]))
     addr, size = table["addr"][order], table["bytes"][order]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 
 from kinetoscope.analysis import Analysis
 from kinetoscope.metrics.intervals import Intervals, clip, intersect, measure, union
@@ -16,7 +17,7 @@ _PAGEABLE_SPEED = 0.5
 """Copies slower than this part of the link's speed come from pageable memory, when the recording
 does not say (ROCm names both kinds alike)."""
 
-Mask = np.ndarray  # type: ignore[type-arg]
+Mask = npt.NDArray[np.bool_]
 
 
 def exposed_copies(analysis: Analysis, rows: IntArray) -> Intervals:
@@ -37,7 +38,7 @@ def from_pageable(copies: Transfers, speed: float) -> Mask:
     named = copies.kind == CopyKind.H2D_PAGEABLE
     reached = copies.bytes / np.maximum(copies.ns, 1) * 1e9
     slow = (reached < _PAGEABLE_SPEED * speed) & (copies.sync >= 0)
-    return named | ((copies.kind == CopyKind.H2D_UNKNOWN) & slow)
+    return np.asarray(named | ((copies.kind == CopyKind.H2D_UNKNOWN) & slow))
 
 
 def blocking_calls(analysis: Analysis, copies: Transfers, which: Mask) -> IntArray:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from kinetoscope.analysis import Analysis
 from kinetoscope.metrics.activity import Cause
@@ -16,8 +17,8 @@ from kinetoscope.metrics.transfers import Purpose, Transfers, transfers
 from kinetoscope.replay import Change
 from kinetoscope.result import Gain, Location
 from kinetoscope.rules.data_loading._input import idle, in_window
-from kinetoscope.trace.frames import is_framework_frame, is_profiler_frame
 from kinetoscope.trace.calltree import nearest
+from kinetoscope.trace.frames import is_framework_frame, is_profiler_frame
 from kinetoscope.trace.kinds import Kind
 from kinetoscope.trace.trace import IntArray
 
@@ -73,7 +74,7 @@ def preparation(analysis: Analysis) -> Preparation:
 
 
 def _pieces(
-    analysis: Analysis, moved: Transfers, mine: np.ndarray  # type: ignore[type-arg]
+    analysis: Analysis, moved: Transfers, mine: npt.NDArray[np.bool_]
 ) -> tuple[IntArray, IntArray, IntArray]:
     """Stretches of work on the data: row (-1: nothing was recorded), start, end."""
     trace, activity = analysis.trace, analysis.activity
@@ -91,11 +92,13 @@ def _pieces(
         for i in range(low.size):
             inside = np.arange(first[i], last[i])
             inside = inside[~other[inside]]
-            parts.append((
-                rows[inside],
-                np.maximum(start[inside], low[i]),
-                np.minimum(end[inside], high[i]),
-            ))
+            parts.append(
+                (
+                    rows[inside],
+                    np.maximum(start[inside], low[i]),
+                    np.minimum(end[inside], high[i]),
+                )
+            )
             blank = _uncovered(start, end, first[i], last[i], int(low[i]), int(high[i]))
             parts.append((np.full(blank[0].size, -1, dtype=np.int64), *blank))
     return tuple(np.concatenate(column) for column in zip(*parts, strict=True))  # type: ignore[return-value]
@@ -111,12 +114,10 @@ def _uncovered(
     return begin[keep].astype(np.int64), stop[keep].astype(np.int64)
 
 
-def _not_data(analysis: Analysis) -> np.ndarray:  # type: ignore[type-arg]
+def _not_data(analysis: Analysis) -> npt.NDArray[np.bool_]:
     """Nodes inside torch's own training loop (optimizer, modules, profiler): no work on data."""
     trace, tree = analysis.trace, analysis.trace.tree
-    names = np.fromiter(
-        (is_framework_frame(n) or is_profiler_frame(n) for n in trace.names), bool
-    )
+    names = np.fromiter((is_framework_frame(n) or is_profiler_frame(n) for n in trace.names), bool)
     if not names.size:
         return np.zeros(tree.rows.size, dtype=bool)
     flag = names[trace.column("name_id")[tree.rows]] | (tree.kind == Kind.MODULE)

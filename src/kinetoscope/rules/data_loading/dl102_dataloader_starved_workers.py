@@ -48,6 +48,9 @@ class Thresholds(Options, frozen=True):
 
     min_share: float = 0.05
     """Waiting time as a share of the step; TensorBoard's plugin used the same border."""
+    min_ns: int = 1_000_000
+    """Taking a batch that is ready from the queue and rebuilding its tensors costs some hundred
+    microseconds; less than this in a step is no waiting."""
     min_exposed: float = 0.5
     """Part of the waiting time in which the device is idle."""
     min_steps: float = 0.5
@@ -65,6 +68,8 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
     if share < options.min_share or exposed < options.min_exposed:
         return
     per_step = measure(waiting) // analysis.steps_on_host
+    if per_step < options.min_ns:
+        return
     step, rest = analysis.step_time.mid, max(analysis.step_ns - per_step, 1)
     factor = -(-analysis.step_ns // rest)
     yield Hit(

@@ -80,8 +80,7 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
             summary="Keep the workers alive between epochs, and build the DataLoader once, "
             "outside the loop over epochs.",
             snippet="loader = DataLoader(..., persistent_workers=True)  # before the epoch loop",
-            reference="https://docs.pytorch.org/docs/stable/data.html"
-            "#torch.utils.data.DataLoader",
+            reference="https://docs.pytorch.org/docs/stable/data.html#torch.utils.data.DataLoader",
         ),
         gain=analysis.gain(
             Change(host_cut=found.restart),

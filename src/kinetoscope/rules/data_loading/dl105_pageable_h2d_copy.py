@@ -107,8 +107,7 @@ def _speed(copies: Transfers, which: Mask) -> float:
 
 
 def _gain(analysis: Analysis, copies: Transfers, which: Mask, speed: float) -> Gain:
-    """Cautious: faster copies that still block; likely: full speed, not blocking; at best: hidden.
-    """
+    """Cautious: faster copies that still block; likely: full speed, not blocking; at best: hidden."""
     rows, free = copies.row[which], copies.calls(which)
     ns = copies.ns[which]
     pinned = np.minimum(ns, (copies.bytes[which] / speed * 1e9).astype(np.int64))

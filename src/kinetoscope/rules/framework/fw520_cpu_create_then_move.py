@@ -1,8 +1,8 @@
 """A tensor is created on the host and then moved, though the device could create it itself.
 
 ## What it finds
-A factory (`torch.randn`, `zeros`, `full`, `arange`, ...) runs on the CPU, perhaps a few operators on
-its result, and then `.to(device)` copies it.
+A factory (`torch.randn`, `zeros`, `full`, `arange`, ...) runs on the CPU, perhaps a few operators
+on its result, and then `.to(device)` copies it.
 
 ## Why it matters
 The CPU fills the memory at a few GB/s, the copy from pageable memory makes the host wait for the
@@ -14,8 +14,9 @@ Pass the device to the factory: `torch.randn(n, device=device)`. For tensors tha
 
 ## Limits
 Random numbers differ between CPU and device generators; keep the CPU's where a run must be
-reproduced bit by bit. Tensors built from data (`torch.tensor(list)`, `from_numpy`) are input, not
-creations, and are left to the rules about input.
+reproduced bit by bit. A recording without steps is left alone: it may hold the program's start,
+which moves the whole model. Tensors built from data (`torch.tensor(list)`, `from_numpy`) are
+input, not creations, and are left to the rules about input.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from kinetoscope.result import Evidence, Fix
 from kinetoscope.rules.api import Example, Hit, Options, Rule
 from kinetoscope.rules.data_loading._copies import Mask
 from kinetoscope.rules.data_loading._input import idle, in_window
-from kinetoscope.units import count, duration, percent, size
+from kinetoscope.units import duration, percent, size
 
 if TYPE_CHECKING:
     from kinetoscope.testing import TraceBuilder
@@ -74,12 +75,12 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
             Evidence("bytes_per_step", nbytes, "bytes"),
         ),
         locations=analysis.locations(
-            copies.row[mine], copies.work_end[mine] - copies.work_start[mine],
+            copies.row[mine],
+            copies.work_end[mine] - copies.work_start[mine],
             calls=tuple(sorted(FACTORIES)),
         ),
         fix=Fix(
-            summary=f"Create the {count(max(round(each), 1))} tensors on the device, or once before the "
-            "loop if they never change.",
+            summary="Create the tensor on the device, or once before the loop if it never changes.",
             snippet="mask = torch.full((s, s), float('-inf'), device=x.device).triu(1)",
             reference="https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html"
             "#create-tensors-directly-on-the-target-device",
@@ -128,7 +129,7 @@ RULE = Rule(
     summary="A tensor is created on the host and moved, though the device could create it.",
     check=check,
     options=Thresholds(),
-    needs=frozenset({"device", "launches", "ops"}),
+    needs=frozenset({"device", "launches", "ops", "steps"}),
     evidence="ET",
     references=("https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html",),
     examples=(

@@ -11,8 +11,8 @@ them while nothing trains.
 
 ## How to fix it
 Write less often (a checkpoint should cost below 1 % of the time between two of them), or write in
-the background: `torch.distributed.checkpoint.async_save` copies to the host and returns; the file is
-written by another thread. Skip the optimizer's state where only the weights are needed.
+the background: `torch.distributed.checkpoint.async_save` copies to the host and returns; the file
+is written by another thread. Skip the optimizer's state where only the weights are needed.
 
 ## Limits
 How often the program writes when nobody profiles it is known only if the recording holds at least
@@ -36,7 +36,7 @@ from kinetoscope.rules.api import Example, Hit, Options, Rule
 from kinetoscope.trace.frames import is_checkpoint_frame
 from kinetoscope.trace.kinds import RUNTIME_KINDS, Kind
 from kinetoscope.trace.trace import IntArray
-from kinetoscope.units import count, duration, percent, size
+from kinetoscope.units import count, duration, percent
 
 if TYPE_CHECKING:
     from kinetoscope.testing import TraceBuilder
@@ -117,15 +117,15 @@ def _gain(analysis: Analysis, spent: Intervals, calls: IntArray) -> Gain:
     )
 
 
-def _message(
-    analysis: Analysis, spent: Intervals, number: int, share: float, *, seen: bool
-) -> str:
+def _message(analysis: Analysis, spent: Intervals, number: int, share: float, *, seen: bool) -> str:
     each = duration(measure(spent) // max(number, 1))
     what = "a checkpoint" if seen else "what looks like a checkpoint or an evaluation"
     if number >= 2:
         steps = count(round(analysis.steps_on_host / number, 1))
-        return f"Every {steps} steps the program writes {what}: {each} each, {percent(share)} of " \
+        return (
+            f"Every {steps} steps the program writes {what}: {each} each, {percent(share)} of "
             "the recorded time."
+        )
     return f"The recording holds {what} of {each}, {percent(share)} of the recorded time."
 
 

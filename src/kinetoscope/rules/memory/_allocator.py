@@ -49,12 +49,12 @@ def driver_calls(analysis: Analysis) -> DriverCalls:
 
 
 def _calls(
-    analysis: Analysis, kind: Kind, unless: Callable[[str], bool] = lambda name: False
+    analysis: Analysis, kind: Kind, unless: Callable[[str], bool] = is_host_memory_call
 ) -> IntArray:
     rows = analysis.in_steps(analysis.rows(kind))
     names = (analysis.trace.names[i] for i in analysis.trace.column("name_id")[rows])
     keep = [not is_host_memory_call(name) and not unless(name) for name in names]
-    return rows[np.array(keep, dtype=bool)]
+    return np.asarray(rows[np.array(keep, dtype=bool)])
 
 
 def _waits_before(analysis: Analysis, returned: IntArray) -> IntArray:

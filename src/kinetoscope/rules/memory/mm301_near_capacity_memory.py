@@ -9,8 +9,9 @@ A slightly longer sequence, a library's workspace or another process is enough f
 error; before that the allocator begins to flush its cache (MM303), which is slow.
 
 ## How to fix it
-Make room: a smaller micro-batch with gradient accumulation, activation checkpointing, bf16 weights or
-states, sharding (FSDP). `torch.cuda.memory._record_memory_history()` shows what holds the peak.
+Make room: a smaller micro-batch with gradient accumulation, activation checkpointing, bf16
+weights or states, sharding (FSDP). `torch.cuda.memory._record_memory_history()` shows what holds
+the peak.
 
 ## Limits
 Memory that the allocator holds but no tensor uses is a cache, not pressure; below 75 % in use the

@@ -4,14 +4,14 @@
 `cudaMalloc` (`hipMalloc`, `cuMemCreate`, ...) in most of the recorded steps, not only in the first.
 
 ## Why it matters
-PyTorch keeps freed memory in a cache, so that a warm program asks the driver for none. A call to the
-driver costs 0.1 ms to several ms, during which no kernel is launched, and may wait for the device.
-It goes on when sizes keep growing (a `cat` that gets longer, ever longer sequences), when sizes
-change so much that no cached block fits, or when something empties the cache.
+PyTorch keeps freed memory in a cache, so that a warm program asks the driver for none. A call to
+the driver costs 0.1 ms to several ms, during which no kernel is launched, and may wait for the
+device. It goes on when sizes keep growing (a `cat` that gets longer, ever longer sequences), when
+sizes change so much that no cached block fits, or when something empties the cache.
 
 ## How to fix it
-Run the largest shape first, pad or bucket lengths, write into a buffer of the final size in place of
-`torch.cat`, do not call `empty_cache()`. `PYTORCH_ALLOC_CONF=expandable_segments:True` makes
+Run the largest shape first, pad or bucket lengths, write into a buffer of the final size in place
+of `torch.cat`, do not call `empty_cache()`. `PYTORCH_ALLOC_CONF=expandable_segments:True` makes
 growth cheap and fragmentation rare.
 
 ## Limits

@@ -6,13 +6,13 @@ Several `cudaFree` (`cuMemUnmap`, `hipFree`) in most steps, with the synchronisa
 so full that the allocator empties its cache to satisfy a request (a *retry*).
 
 ## Why it matters
-`cudaFree` waits until the device has finished everything, so the queue of kernels runs dry; then each
-block is bought back from the driver at 0.1 ms and more. Freed memory in the cache is not lost
-memory: the next allocation uses it. `empty_cache()` makes none available to PyTorch.
+`cudaFree` waits until the device has finished everything, so the queue of kernels runs dry; then
+each block is bought back from the driver at 0.1 ms and more. Freed memory in the cache is not
+lost memory: the next allocation uses it. `empty_cache()` makes none available to PyTorch.
 
 ## How to fix it
-Delete `empty_cache()` from the loop. If nobody calls it, memory is too tight: lower the peak (smaller
-micro-batch, activation checkpointing), or set `expandable_segments:True` or
+Delete `empty_cache()` from the loop. If nobody calls it, memory is too tight: lower the peak
+(smaller micro-batch, activation checkpointing), or set `expandable_segments:True` or
 `garbage_collection_threshold:0.8` in `PYTORCH_ALLOC_CONF`.
 
 ## Limits

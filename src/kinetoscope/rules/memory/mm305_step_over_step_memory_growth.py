@@ -6,20 +6,20 @@ are still alive at the end of the recording, about as many bytes each time. The 
 allocations with frees by address and names the operators and functions whose allocations stay.
 
 ## Why it matters
-It does not cost time, until memory is full: then the allocator starts to flush its cache (MM303), and
-the program dies. Often what stays is not one tensor but the whole autograd graph behind it, with all
-activations.
+It does not cost time, until memory is full: then the allocator starts to flush its cache (MM303),
+and the program dies. Often what stays is not one tensor but the whole autograd graph behind it,
+with all activations.
 
 ## How to fix it
-Something outlives the step: a list or a sum of losses or outputs, a hook's closure, a cache without a
-bound. Store numbers, not tensors with history: `total += loss.detach()`, `outputs.append(
-out.detach().cpu())`; do not keep `retain_graph=True`; bound caches.
+Something outlives the step: a list or a sum of losses or outputs, a hook's closure, a cache
+without a bound. Store numbers, not tensors with history: `total += loss.detach()`,
+`outputs.append( out.detach().cpu())`; do not keep `retain_graph=True`; bound caches.
 
 ## Limits
-A recording of a few steps cannot tell a leak from a cache that will stop growing: a replay buffer, a
-KV cache within one request, states that an optimizer creates late. A first step that leaves more than
-the others (optimizer states) is not counted. The function named is where the memory was allocated;
-who holds it is not recorded.
+A recording of a few steps cannot tell a leak from a cache that will stop growing: a replay
+buffer, a KV cache within one request, states that an optimizer creates late. A first step that
+leaves more than the others (optimizer states) is not counted. The function named is where the
+memory was allocated; who holds it is not recorded.
 """
 
 from __future__ import annotations

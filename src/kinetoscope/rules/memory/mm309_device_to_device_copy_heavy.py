@@ -28,6 +28,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
 from kinetoscope.analysis import Analysis
 from kinetoscope.metrics.intervals import Intervals, clip, measure, merge, union
@@ -124,9 +125,7 @@ def _on_host(copies: Transfers, back: IntArray) -> Intervals:
     return union(copies.work_start[back], copies.work_end[back])
 
 
-def _host_time(
-    analysis: Analysis, copies: Transfers, there: IntArray, back: IntArray
-) -> Intervals:
+def _host_time(analysis: Analysis, copies: Transfers, there: IntArray, back: IntArray) -> Intervals:
     """Both copies' operators and the host work before the copy back."""
     both = np.concatenate((there, back))
     owner = np.where(copies.op >= 0, copies.op, copies.call)[both]
@@ -176,7 +175,7 @@ def _operators(analysis: Analysis, rows: IntArray) -> Intervals:
     return extent_of(analysis.trace, ops[ops >= 0])
 
 
-def _distributed(analysis: Analysis, rows: IntArray) -> np.ndarray:  # type: ignore[type-arg]
+def _distributed(analysis: Analysis, rows: IntArray) -> npt.NDArray[np.bool_]:
     """Copies that FSDP, DDP or a collective makes."""
     trace, tree = analysis.trace, analysis.trace.tree
     names = np.fromiter((is_distributed_copy(n) for n in trace.names), bool, len(trace.names))
@@ -217,9 +216,7 @@ RULE = Rule(
     options=Thresholds(),
     needs=frozenset({"device", "launches"}),
     evidence="T",
-    references=(
-        "https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html",
-    ),
+    references=("https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html",),
     examples=(
         Example("8 MiB fetched, clipped on the host and sent back", _to_the_host_and_back, True),
         Example("a result fetched before the next batch is sent", _result_then_next_batch, False),
