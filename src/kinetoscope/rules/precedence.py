@@ -17,7 +17,7 @@ _OVERLAP = 0.5
 
 #: (winner, losers, share of the loser's claim that the winner must explain).
 ABSORBS: tuple[tuple[str, tuple[str, ...], float], ...] = (
-    ("PR914", ("FW",), _ALWAYS),
+    ("PR914", ("FW50", "FW51", "FW52", "FW530", "FW531", "FW532", "FW534"), _ALWAYS),
     ("FW521", ("FW502", "FW503", "FW505", "FW501", "FW517", "FW504"), 0.3),
     ("FW511", ("FW501", "FW503", "FW504", "FW505", "FW507", "FW516", "FW517", "FW520"), 0.3),
     ("FW534", ("FW501", "FW503", "FW510"), 0.3),
