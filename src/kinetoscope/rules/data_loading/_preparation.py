@@ -17,6 +17,7 @@ from kinetoscope.metrics.transfers import Purpose, Transfers, transfers
 from kinetoscope.replay import Change
 from kinetoscope.result import Gain, Location
 from kinetoscope.rules.data_loading._input import idle, in_window
+from kinetoscope.rules.spread import spread
 from kinetoscope.trace.calltree import nearest
 from kinetoscope.trace.frames import is_framework_frame, is_profiler_frame
 from kinetoscope.trace.kinds import Kind
@@ -132,10 +133,12 @@ def preparation_gain(analysis: Analysis, found: Preparation) -> Gain:
     """
     kernels = _LAUNCH_NS * max(found.copies // analysis.steps_on_host, 1)
     likely, best = (_with_cold_start(found.work, cold) for cold in _COLD_NS)
-    return analysis.gain(
-        Change(host_cut=found.work, host_cut_factor=_CAUTIOUS, extra_host_ns=kernels),
-        Change(host_cut=likely, extra_host_ns=kernels),
-        Change(host_cut=best),
+    return spread(
+        analysis.gain(
+            Change(host_cut=found.work, host_cut_factor=_CAUTIOUS, extra_host_ns=kernels),
+            Change(host_cut=likely, extra_host_ns=kernels),
+            Change(host_cut=best),
+        )
     )
 
 

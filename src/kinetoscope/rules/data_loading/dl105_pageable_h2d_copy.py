@@ -41,6 +41,7 @@ from kinetoscope.rules.data_loading._copies import (
     from_pageable,
 )
 from kinetoscope.rules.data_loading._input import in_window, pinned_speed
+from kinetoscope.rules.spread import spread
 from kinetoscope.trace.kinds import CopyKind, Kind
 from kinetoscope.units import percent, rate, size
 
@@ -107,16 +108,18 @@ def _speed(copies: Transfers, which: Mask) -> float:
 
 
 def _gain(analysis: Analysis, copies: Transfers, which: Mask, speed: float) -> Gain:
-    """Cautious: faster copies that still block; likely: full speed, not blocking; at best: hidden."""
+    """Cautious: faster copies that block; likely: full speed, no blocking; at best: hidden."""
     rows, free = copies.row[which], copies.calls(which)
     ns = copies.ns[which]
     pinned = np.minimum(ns, (copies.bytes[which] / speed * 1e9).astype(np.int64))
     slow = np.minimum(ns, (pinned / _SLOW_LINK).astype(np.int64))
     link = int(pinned.sum()) // analysis.steps_on_host
-    return analysis.gain(
-        Change(durations=(rows, slow), unblock=copies.call[which]),
-        Change(durations=(rows, pinned), unblock=free),
-        Change(durations=(rows, np.zeros_like(rows)), unblock=free, step_floor_ns=link),
+    return spread(
+        analysis.gain(
+            Change(durations=(rows, slow), unblock=copies.call[which]),
+            Change(durations=(rows, pinned), unblock=free),
+            Change(durations=(rows, np.zeros_like(rows)), unblock=free, step_floor_ns=link),
+        )
     )
 
 

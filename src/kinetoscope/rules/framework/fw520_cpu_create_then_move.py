@@ -35,6 +35,7 @@ from kinetoscope.result import Evidence, Fix
 from kinetoscope.rules.api import Example, Hit, Options, Rule
 from kinetoscope.rules.data_loading._copies import Mask
 from kinetoscope.rules.data_loading._input import idle, in_window
+from kinetoscope.rules.spread import spread
 from kinetoscope.units import duration, percent, size
 
 if TYPE_CHECKING:
@@ -85,10 +86,12 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
             reference="https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html"
             "#create-tensors-directly-on-the-target-device",
         ),
-        gain=analysis.gain(
-            Change(host_cut=spent, drop_calls=calls, extra_host_ns=4 * extra),
-            Change(host_cut=spent, drop_calls=calls, extra_host_ns=2 * extra),
-            Change(host_cut=spent, drop_calls=calls),
+        gain=spread(
+            analysis.gain(
+                Change(host_cut=spent, drop_calls=calls, extra_host_ns=4 * extra),
+                Change(host_cut=spent, drop_calls=calls, extra_host_ns=2 * extra),
+                Change(host_cut=spent, drop_calls=calls),
+            )
         ),
         confidence=0.9,
         claims=merge(intersect(spent, idle(analysis)), analysis.extent(copies.row[mine])),

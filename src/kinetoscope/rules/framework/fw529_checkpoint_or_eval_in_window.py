@@ -33,6 +33,7 @@ from kinetoscope.replay import Change
 from kinetoscope.result import Evidence, Fix, Gain
 from kinetoscope.result.finding import NO_GAIN
 from kinetoscope.rules.api import Example, Hit, Options, Rule
+from kinetoscope.rules.spread import spread
 from kinetoscope.trace.frames import is_checkpoint_frame
 from kinetoscope.trace.kinds import RUNTIME_KINDS, Kind
 from kinetoscope.trace.trace import IntArray
@@ -111,9 +112,11 @@ def _writing(analysis: Analysis, rows: IntArray) -> Intervals:
 
 def _gain(analysis: Analysis, spent: Intervals, calls: IntArray) -> Gain:
     """Cautious: written in the background, fetching stays; likely: hardly ever written."""
-    return analysis.gain(
-        Change(host_cut=spent, host_cut_factor=0.8),
-        Change(host_cut=spent, drop_calls=calls),
+    return spread(
+        analysis.gain(
+            Change(host_cut=spent, host_cut_factor=0.8),
+            Change(host_cut=spent, drop_calls=calls),
+        )
     )
 
 

@@ -32,6 +32,7 @@ from kinetoscope.replay import Change
 from kinetoscope.result import Evidence, Fix, Gain
 from kinetoscope.rules.api import Example, Hit, Options, Rule
 from kinetoscope.rules.memory._allocator import driver_calls, steps_with
+from kinetoscope.rules.spread import spread
 from kinetoscope.trace.kinds import DEVICE_WORK
 from kinetoscope.trace.op_names import short_name
 from kinetoscope.trace.trace import IntArray
@@ -92,9 +93,11 @@ def _gain(analysis: Analysis, taken: IntArray) -> Gain:
     tensors that `cat` makes longer in each step."""
     spent = analysis.extent(taken)
     grown = _grown_by_cat(analysis, taken)
-    return analysis.gain(
-        Change(host_cut=spent, drop_calls=taken),
-        Change(host_cut=spent, drop_calls=taken, durations=(grown, np.zeros_like(grown))),
+    return spread(
+        analysis.gain(
+            Change(host_cut=spent, drop_calls=taken),
+            Change(host_cut=spent, drop_calls=taken, durations=(grown, np.zeros_like(grown))),
+        )
     )
 
 

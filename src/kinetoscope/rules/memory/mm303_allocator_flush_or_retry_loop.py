@@ -33,6 +33,7 @@ from kinetoscope.replay import Change
 from kinetoscope.result import Evidence, Fix
 from kinetoscope.rules.api import Example, Hit, Options, Rule
 from kinetoscope.rules.memory._allocator import DriverCalls, driver_calls, steps_with
+from kinetoscope.rules.spread import spread
 from kinetoscope.units import count, duration, percent
 
 if TYPE_CHECKING:
@@ -73,10 +74,12 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
             calls.flushes if calls.flushes.size else calls.returned, calls=("empty_cache",)
         ),
         fix=_fix(calls),
-        gain=analysis.gain(
-            Change(host_cut=spent, drop_calls=rows),
-            Change(host_cut=spent, drop_calls=rows),
-            Change(host_cut=merge(spent, _allocating(analysis, calls)), drop_calls=rows),
+        gain=spread(
+            analysis.gain(
+                Change(host_cut=spent, drop_calls=rows),
+                Change(host_cut=spent, drop_calls=rows),
+                Change(host_cut=merge(spent, _allocating(analysis, calls)), drop_calls=rows),
+            )
         ),
         confidence=0.9,
         claims=spent,

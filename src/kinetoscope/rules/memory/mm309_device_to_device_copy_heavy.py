@@ -37,6 +37,7 @@ from kinetoscope.metrics.transfers import Transfers, extent_of, transfers
 from kinetoscope.replay import Change
 from kinetoscope.result import Evidence, Fix
 from kinetoscope.rules.api import Example, Hit, Options, Rule
+from kinetoscope.rules.spread import spread
 from kinetoscope.trace.calltree import nearest
 from kinetoscope.trace.frames import is_distributed_copy
 from kinetoscope.trace.kinds import CopyKind, Kind
@@ -101,9 +102,13 @@ def _round_trips(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
             reference="https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html"
             "#avoid-unnecessary-cpu-gpu-synchronization",
         ),
-        gain=analysis.gain(
-            Change(host_cut=spent, host_cut_factor=0.9, drop_calls=calls, extra_host_ns=2 * extra),
-            Change(host_cut=spent, drop_calls=calls, extra_host_ns=extra),
+        gain=spread(
+            analysis.gain(
+                Change(
+                    host_cut=spent, host_cut_factor=0.9, drop_calls=calls, extra_host_ns=2 * extra
+                ),
+                Change(host_cut=spent, drop_calls=calls, extra_host_ns=extra),
+            )
         ),
         confidence=0.9 if analysis.trace.steps.source == "profiler_step" else 0.7,
         claims=merge(spent, analysis.extent(copies.row[both])),
