@@ -103,7 +103,7 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
         gain=analysis.gain(
             Change(host_cut=cold, drop_calls=calls, step_floor_ns=4 * warm),
             Change(host_cut=cold, drop_calls=calls, step_floor_ns=warm),
-            Change(host_cut=whole, drop_calls=calls, step_floor_ns=warm),
+            Change(host_cut=whole, drop_calls=calls, step_floor_ns=warm // 2),
         ),
         confidence=0.9,
         claims=cold,
@@ -174,7 +174,7 @@ def _warm(analysis: Analysis, cold: Intervals, compiling: Intervals) -> int:
     return int(_GUARDS_NS + launches * _LAUNCH_NS)
 
 
-_GUARDS_NS = 100_000
+_GUARDS_NS = 80_000
 """Guards, wrappers and the Python around one compiled call: 20 to 60 µs each way."""
 _LAUNCH_NS = 10_000
 """One launch from Inductor's wrapper code."""

@@ -141,7 +141,7 @@ def _own(analysis: Analysis, options: Thresholds) -> Intervals:
     """
     time, trace = analysis.host_time, analysis.trace
     stacks = analysis.has("stacks")
-    enough = time.long_net >= (options.min_stretch_ns if stacks else options.min_blank_ns)
+    enough = time.long_most >= (options.min_stretch_ns if stacks else options.min_blank_ns)
     long = time.long[0][enough], time.long[1][enough]
     if stacks:
         own = _program_share(analysis, long) >= _MOSTLY

@@ -30,7 +30,12 @@ from kinetoscope.replay import Change
 from kinetoscope.result import Evidence, Fix, Location
 from kinetoscope.rules.api import Example, Hit, Options, Rule
 from kinetoscope.rules.framework._waiting import calls_inside
-from kinetoscope.trace.frames import is_anomaly_frame, is_anomaly_switch, is_engine_call
+from kinetoscope.trace.frames import (
+    is_anomaly_frame,
+    is_anomaly_switch,
+    is_autograd_wait,
+    is_engine_call,
+)
 from kinetoscope.trace.kinds import Kind
 from kinetoscope.trace.op_names import short_name
 from kinetoscope.trace.trace import IntArray
@@ -81,7 +86,7 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
             "#torch.autograd.detect_anomaly",
         ),
         gain=analysis.gain(
-            Change(unblock=inside, drop_calls=inside, host_cut=testing),
+            Change(unblock=inside, drop_calls=inside, host_cut=both, host_cut_factor=_CAUTIOUS),
             Change(unblock=inside, drop_calls=inside, host_cut=both),
             Change(
                 unblock=inside,
@@ -112,13 +117,16 @@ def _tests(analysis: Analysis) -> tuple[IntArray, int, int]:
 
 
 def _places(analysis: Analysis, tests: IntArray) -> tuple[Location, ...]:
-    """Where the mode was switched on, when that is in the recording, else where it costs most."""
-    switch = analysis.matching(is_anomaly_switch)
-    if switch.size:
-        found = analysis.locations(switch, calls=("detect_anomaly", "set_detect_anomaly"))
+    """Where the mode was switched on or, when that was before the recording, the backward call."""
+    for test, calls in (
+        (is_anomaly_switch, ("detect_anomaly", "set_detect_anomaly")),
+        (is_autograd_wait, ("backward", "grad")),
+    ):
+        rows = analysis.matching(test)
+        found = analysis.locations(rows, calls=calls) if rows.size else ()
         if found:
             return found
-    return analysis.locations(tests, calls=("backward",))
+    return analysis.locations(tests)
 
 
 def _recording(analysis: Analysis) -> Intervals:
@@ -134,6 +142,8 @@ def _recording(analysis: Analysis) -> Intervals:
     return union(start[long], end[long])
 
 
+_CAUTIOUS = 0.8
+"""Part of the tests and stacks that goes away at the cautious end."""
 _STACK_NS = 50_000
 """Operators without a stored stack have less self time on the host than this."""
 

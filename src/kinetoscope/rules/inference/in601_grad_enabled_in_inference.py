@@ -43,7 +43,8 @@ class Thresholds(Options, frozen=True):
     """When gradients are called enabled."""
 
     min_steps: int = 3
-    """Steps without a backward pass; fewer may be a part of one training step."""
+    """Steps without a backward pass; fewer may be a part of one training step. A recording
+    without any marks of steps is taken for that of a server."""
     min_nodes: int = 3
     """Autograd nodes a step."""
     cautious: float = 0.03
@@ -56,7 +57,8 @@ class Thresholds(Options, frozen=True):
 
 def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
     """Count the sequence numbers that the forward operators used up."""
-    if analysis.get(trains) or analysis.trace.steps.count < options.min_steps:
+    steps = analysis.trace.steps
+    if analysis.get(trains) or (steps.count < options.min_steps and steps.source != "whole_trace"):
         return
     rows, nodes = _nodes(analysis)
     if nodes < options.min_nodes:
@@ -69,7 +71,7 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
         ),
         evidence=(
             Evidence("autograd_nodes_per_step", round(nodes, 1), "count"),
-            Evidence("steps_without_backward", analysis.trace.steps.count, "count"),
+            Evidence("steps_without_backward", steps.count, "count"),
         ),
         locations=analysis.locations(rows),
         fix=Fix(
@@ -83,7 +85,7 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
                 for part in (options.cautious, options.likely, options.best)
             )
         ),
-        confidence=0.9,
+        confidence=0.9 if steps.count >= options.min_steps else 0.7,
         at_least="medium",
         keep=True,
     )
@@ -131,7 +133,7 @@ RULE = Rule(
     summary="Inference runs with gradients enabled and keeps all intermediate results.",
     check=check,
     options=Thresholds(),
-    needs=frozenset({"ops", "steps"}),
+    needs=frozenset({"ops"}),
     evidence="ET",
     references=(_URL,),
     examples=(

@@ -37,8 +37,8 @@ from kinetoscope.rules.framework._launching import (
     most_severe,
     places,
 )
-from kinetoscope.trace.kinds import Family, Kind
-from kinetoscope.trace.op_names import op_families
+from kinetoscope.trace.kinds import Kind
+from kinetoscope.trace.op_names import short_name
 from kinetoscope.trace.trace import Trace
 from kinetoscope.units import duration, percent
 
@@ -89,7 +89,13 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
 def decode_share(trace: Trace) -> float:
     """Part of the attention operators with a query of length one and longer keys."""
     rows = np.flatnonzero(trace.column("kind") == Kind.CPU_OP)
-    attention = op_families(trace)[trace.column("name_id")[rows]] == Family.ATTENTION
+    # The operators below these have other layouts.
+    entry = np.fromiter(
+        (short_name(n).lstrip("_").startswith("scaled_dot_product") for n in trace.names),
+        bool,
+        len(trace.names),
+    )
+    attention = entry[trace.column("name_id")[rows]]
     dims = trace.column("dims_id")[rows[attention]]
     dims = dims[dims >= 0]
     if dims.size == 0:
