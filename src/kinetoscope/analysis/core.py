@@ -262,8 +262,8 @@ class Analysis:
             return max(base / max(simulate(self.model, change, deflate=deflate).step_ns, 1.0), 1.0)
 
         middle = speedup(mid, mid_f)
-        lows = [speedup(low, f) for f in {slow_f, mid_f, fast_f}]
-        highs = [speedup(high, f) for f in {slow_f, mid_f, fast_f}]
+        lows = [speedup(low, f) for f in {slow_f, fast_f}]
+        highs = [speedup(high, f) for f in {slow_f, fast_f}]
         slack = 1.0 + max(self.replay_error - 0.05, 0.0)
         bottom = max(min(*lows, middle) / slack, 1.0)
         top = max(*highs, middle) * slack

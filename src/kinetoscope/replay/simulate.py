@@ -96,36 +96,52 @@ def _run(
     duration: IntArray,
     dropped: IntArray,
 ) -> tuple[list[int], list[int]]:
-    """The replay proper: plain lists, since each moment depends on the one before."""
+    """The replay proper: plain lists, since each moment depends on the one before.
+
+    Calls that neither launch nor wait only take time; they are folded into the next one's lead.
+    """
+    calls, lead = _folded(model, segment, np.where(dropped, 0, cost), blocks)
     free = model.initial_free.tolist()
     ends = [0] * duration.size
-    first, stream = model.first_event.tolist(), model.stream.tolist()
+    first, stop = model.first_event[calls].tolist(), model.first_event[calls + 1].tolist()
+    stream, length = model.stream.tolist(), duration.tolist()
     delay, depends, lag = model.delay.tolist(), model.depends_on.tolist(), model.lag.tolist()
-    length, skip = duration.tolist(), dropped.tolist()
-    costs, waits, tails = cost.tolist(), blocks.tolist(), model.tail.tolist()
-    is_mark = set(model.mark.tolist())
+    costs, waits, tails = cost[calls].tolist(), blocks[calls].tolist(), model.tail[calls].tolist()
+    gone, is_mark = dropped[calls].tolist(), np.isin(calls, model.mark).tolist()
     now, marks = model.origin, []
-    for k, before in enumerate(segment.tolist()):
+    for k, before in enumerate(lead):
         now += before
-        if k in is_mark:
+        if is_mark[k]:
             marks.append(now)
             continue
-        gone = skip[k]
-        for i in range(first[k], first[k + 1]):
-            lane = stream[i]
-            begin = max(free[lane] + (lag[i] if depends[i] < 0 else 0), now + delay[i])
-            if depends[i] >= 0:
-                begin = max(begin, ends[depends[i]] + lag[i])
-            ends[i] = begin if gone else begin + length[i]
-            if not gone:
-                free[lane] = ends[i]
-        if gone:
+        for i in range(first[k], stop[k]):
+            lane, other = stream[i], depends[i]
+            begin = free[lane] + lag[i] if other < 0 else max(free[lane], ends[other] + lag[i])
+            begin = max(begin, now + delay[i])
+            if gone[k]:
+                ends[i] = begin
+            else:
+                ends[i] = free[lane] = begin + length[i]
+        if gone[k]:
             continue
         if waits[k] >= 0:
             now = max(now + _LEAST_CALL_NS, ends[waits[k]] + tails[k])
         else:
             now += costs[k]
     return marks, ends
+
+
+def _folded(
+    model: Model, segment: IntArray, cost: IntArray, blocks: IntArray
+) -> tuple[IntArray, list[int]]:
+    """The calls that matter, and the host time from the end of one to the start of the next."""
+    matters = (np.diff(model.first_event) > 0) | (blocks >= 0)
+    matters[model.mark] = True
+    calls = np.flatnonzero(matters)
+    before = np.cumsum(segment + cost) - cost  # up to the start of each call
+    after = before[calls] + cost[calls]
+    lead = before[calls] - np.concatenate(([0], after[:-1]))
+    return calls, lead.tolist()
 
 
 def _pace(periods: IntArray, irregular: bool) -> float:
