@@ -182,8 +182,8 @@ def batched_ns(
     guess = np.where(one > _LARGE_NS, all_of_them, np.maximum(one, 0.25 * all_of_them))
     device = analysis.device
     peaks = peaks_of(analysis.trace.header, device.device) if device else None
-    if peaks is not None and analysis.has("shapes") and keep.size:
-        costs = analysis.get(kernel_costs)
+    costs = analysis.get(kernel_costs)
+    if peaks is not None and analysis.has("shapes") and keep.size and costs.rows.size:
         rows = work.rows[keep]
         at = np.minimum(np.searchsorted(costs.rows, rows), max(costs.rows.size - 1, 0))
         rate = _RATE * peaks.flop_rates()[costs.math[at]]

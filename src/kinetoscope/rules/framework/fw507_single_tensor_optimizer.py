@@ -157,7 +157,7 @@ def _traffic_ns(analysis: Analysis, rows: IntArray) -> np.ndarray:  # type: igno
     device = analysis.device
     peaks = peaks_of(analysis.trace.header, device.device) if device else None
     costs = analysis.get(kernel_costs)
-    if peaks is None or not analysis.has("shapes"):
+    if peaks is None or not analysis.has("shapes") or not costs.rows.size:
         return np.asarray(ns / 2)
     at = np.minimum(np.searchsorted(costs.rows, rows), max(costs.rows.size - 1, 0))
     known = (costs.rows[at] == rows) & (costs.bytes[at] >= 0)
