@@ -49,6 +49,8 @@ class Thresholds(Options, frozen=True):
     """From so many reads a step on they are taken for a loop that one read can replace."""
     most_launches: int = 8
     """Launches between two reads, up to which a loop is taken for one that can be vectorised."""
+    likely_body: float = 0.5
+    """Part of such a loop's other host time that the likely estimate takes off."""
 
 
 def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:

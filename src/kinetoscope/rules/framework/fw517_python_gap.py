@@ -63,7 +63,7 @@ class Thresholds(Options, frozen=True):
     thumb say 5 %, of the recorded step."""
     min_exposed: float = 0.3
     """Part of it in which the device is idle."""
-    min_stretch_ns: int = 300_000
+    min_stretch_ns: int = 200_000
     """Shorter stretches are the Python of a model's `forward`, and FW501 counts them."""
     min_blank_ns: int = 1_500_000
     """The same without stacks, where the hand-over to the autograd threads and the profiler's
