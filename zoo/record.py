@@ -154,7 +154,8 @@ def record_all(names: list[str], out: Path, ranks: int, budget: float, limit: fl
                         write_truth(found, out)
             except queue.Empty:
                 print(f"TIMEOUT {current}", flush=True)
-            workers.end()
+            finally:
+                workers.end()
             if current in left:
                 print(f"FAILED {current}", flush=True)
                 left.remove(current)
@@ -220,6 +221,8 @@ def main() -> None:
     import zoo.programs  # noqa: F401
     from zoo.harness import CASES, find_plant
 
+    # Workers have sessions of their own: a plain kill of this process must end them too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     names = args.cases or [n for n, c in CASES.items() if c.ranks == args.ranks]
     for name in names:
         find_plant(CASES[name])
