@@ -45,7 +45,7 @@ def test_a_leak_of_three_steps_is_found_and_placed() -> None:
     assert value(outcome, "left_per_step") == 64 * MIB
     assert hit.gain.basis == "none"
     assert hit.at_least == "critical"  # 130 GiB left at 64 MiB a millisecond
-    assert [place.function for place in hit.locations][0] in {"train", "forward"}
+    assert hit.locations[0].function in {"train", "forward"}
 
 
 @pytest.mark.parametrize(
