@@ -53,7 +53,7 @@ class Thresholds(Options, frozen=True):
     """Share of the busy time in the chains."""
     min_kernel_ns: int = 6_000
     """Mean length of a chain's kernels; shorter ones are bound by launching and start-up."""
-    passes: tuple[float, float, float] = (1.4, 1.0, 0.6)
+    passes: tuple[float, float, float] = (1.5, 1.15, 0.6)
     """Time of the fused kernel over that of the chain's longest kernel."""
     host_saved: tuple[float, float, float] = (0.3, 0.6, 0.9)
     """Part of the operators' host time that compiled code saves: it checks its guards and launches
