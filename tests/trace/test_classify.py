@@ -162,7 +162,7 @@ def test_copies(name: str, kind: CopyKind) -> None:
         ("void flash::flash_fwd_kernel<Flash_fwd_kernel_traits<64, 128>>(P)", Family.ATTENTION),
         ("fmha_cutlassF_f32_aligned_64x64_rf_sm80(P)", Family.ATTENTION),
         (
-            "void at::native::vectorized_elementwise_kernel<4, at::native::GeluCUDAKernelImpl>(int)",
+            "void at::native::vectorized_elementwise_kernel<4, GeluCUDAKernelImpl>(int)",
             Family.ELEMENTWISE,
         ),
         (

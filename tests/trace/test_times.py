@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kinetoscope.trace.readers import _times
@@ -88,6 +88,7 @@ def test_ids_above_64_bit_signed_stay_equal_and_apart(read_bytes: Any) -> None:
 
 
 @given(st.integers(-(2**43) * 1000 + 1, 2**43 * 1000 - 1))
+@example(4_458_676_417_696_687)  # its product with 1000 lies half way between two floats
 def test_floats_below_the_limit_are_exact(nanoseconds: int) -> None:
     written = f"{Decimal(nanoseconds) / 1000:.3f}"
     assert _times.from_floats(np.array([float(written)]))[0] == nanoseconds

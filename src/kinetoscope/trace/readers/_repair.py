@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import msgspec
@@ -144,7 +145,7 @@ def _one_by_one(text: bytes, repairs: Repairs) -> Iterator[Any]:
 def _candidates(text: bytes) -> Iterator[bytes]:
     """Slices that each hold one event, judged by how an event starts and ends."""
     starts = [m.start() for m in _EVENT_START.finditer(text) if _after_event(text, m.start())]
-    for start, end in zip(starts, [*starts[1:], len(text)], strict=True):
+    for start, end in pairwise([*starts, len(text)]):
         yield text[start:end].rstrip(b" \t\r\n,]")
 
 
@@ -212,7 +213,7 @@ def coerce(value: dict[str, Any]) -> Any:
 
     An event of a phase that is not used becomes an empty metadata event.
     """
-    phase = value.get("ph")
+    phase = _string(value.get("ph"))
     lane: dict[str, Any] = {
         "name": _string(value.get("name")),
         "pid": _lane_id(value.get("pid")),
