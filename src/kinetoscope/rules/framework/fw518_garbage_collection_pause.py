@@ -51,7 +51,8 @@ class Thresholds(Options, frozen=True):
 def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
     """Add up the collections outside compilers and replay without them."""
     rows = analysis.in_steps(analysis.rows(Kind.GC))
-    rows = rows[~_compiling(analysis, rows)]
+    if rows.size:
+        rows = rows[~_compiling(analysis, rows)]
     if rows.size == 0:
         return
     collecting = analysis.extent(rows)

@@ -36,6 +36,7 @@ from kinetoscope.rules.framework._launching import (
     launch_bound,
     most_severe,
     places,
+    worth_a_word,
 )
 from kinetoscope.trace.kinds import Kind
 from kinetoscope.trace.op_names import short_name
@@ -65,6 +66,8 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
     if bound is None:
         return
     gain = graph_gain(analysis, bound)
+    if not worth_a_word(gain):
+        return
     yield Hit(
         message=(
             f"Each decoding step launches {bound.per_step:.0f} kernels of "
