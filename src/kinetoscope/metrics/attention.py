@@ -85,6 +85,8 @@ class _Finder:
 
     def __init__(self, trace: Trace, nodes: IntArray, names: list[str]) -> None:
         self._trace, self._nodes, self._names = trace, nodes, names
+        step = np.searchsorted(trace.steps.edges, trace.tree.start[nodes], side="right")
+        self._lane = list(zip(trace.tree.thread[nodes].tolist(), step.tolist(), strict=True))
         self._cache: dict[tuple[int, int, int], Args] = {}
 
     def _args(self, at: int) -> Args:
@@ -112,10 +114,9 @@ class _Finder:
 
     def _product(self, at: int, direction: int, shape: list[int]) -> int | None:
         """The nearest product whose result (before) or left factor (after) is the scores."""
-        thread = self._trace.tree.thread[self._nodes[at]]
-        for step in range(1, _REACH):
-            i = at + direction * step
-            if not 0 <= i < self._nodes.size or self._trace.tree.thread[self._nodes[i]] != thread:
+        for distance in range(1, _REACH):
+            i = at + direction * distance
+            if not 0 <= i < self._nodes.size or self._lane[i] != self._lane[at]:
                 return None
             if self._names[i] in _SOFTMAX:
                 return None
@@ -141,7 +142,8 @@ class _Finder:
     def _build(self, first: int, last: int, shape: list[int], at: int) -> Attention | None:
         tree = self._trace.tree
         factors = self._factors(first)
-        if factors is None:
+        # With heads as large as the sequence is long, the scores are not what costs.
+        if factors is None or factors[0][-1] >= shape[-1]:
             return None
         start, end = self._nodes[first], self._nodes[last]
         position = _PRODUCTS[self._names[first]]

@@ -157,7 +157,7 @@ class Body:
     generates: bool
 
 
-_PRODUCTS = {
+PRODUCTS = {
     "linear": 0,
     "matmul": 0,
     "mm": 0,
@@ -172,6 +172,7 @@ _PRODUCTS = {
     "_convolution": 0,
     "einsum": 0,
 }
+"""Matrix products and convolutions, and the position of their input."""
 _CELLS = frozenset({"lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell"})
 _PICKS = frozenset({"argmax", "multinomial", "topk", "sort", "max"})
 _GATES = frozenset({"tanh", "sigmoid", "tanh_", "sigmoid_"})
@@ -188,8 +189,8 @@ def describe(trace: Trace, loop: Loop) -> Body:
     )
     parts = [i for i, name in enumerate(names) if name in _SLICES and _varies(trace, loop, i)]
     ranks = [_rank(trace, int(first[i])) for i in parts]
-    products = [i for i, name in enumerate(names) if name in _PRODUCTS]
-    ones = [_first_dim(trace, int(first[i]), _PRODUCTS[names[i]]) == 1 for i in products]
+    products = [i for i, name in enumerate(names) if name in PRODUCTS]
+    ones = [_first_dim(trace, int(first[i]), PRODUCTS[names[i]]) == 1 for i in products]
     cell = bool(_CELLS & set(names)) or any(m.rpartition("_")[0].endswith("Cell") for m in modules)
     cell |= bool(_GATES & set(names)) and bool(products) and bool(parts)
     return Body(
@@ -260,4 +261,4 @@ def _unbound(trace: Trace, loop: Loop) -> bool:
     return False
 
 
-__all__ = ["MIN_REPEATS", "Body", "Loop", "describe", "find_loops"]
+__all__ = ["MIN_REPEATS", "PRODUCTS", "Body", "Loop", "describe", "find_loops"]

@@ -79,6 +79,11 @@ def is_optimizer_step(name: str) -> bool:
     return name.startswith("Optimizer.step#")
 
 
+def is_recompute_frame(name: str) -> bool:
+    """Activation checkpointing at work in the backward pass (torch/utils/checkpoint.py)."""
+    return "torch/utils/checkpoint.py(" in name and name.endswith((": unpack_hook", ": recompute_fn"))
+
+
 def is_loader_frame(name: str) -> bool:
     """Frames of the DataLoader, its workers' plumbing included."""
     return "torch/utils/data/" in name or name.startswith(

@@ -30,8 +30,8 @@ import numpy as np
 import numpy.typing as npt
 
 from kinetoscope.analysis import Analysis
-from kinetoscope.metrics.device_ops import device_ops
-from kinetoscope.metrics.loops import Body, Loop, describe, find_loops
+from kinetoscope.metrics.device_ops import args_of, device_ops
+from kinetoscope.metrics.loops import PRODUCTS, Body, Loop, describe, find_loops
 from kinetoscope.replay import Change, simulate
 from kinetoscope.result import Evidence, Fix, Gain
 from kinetoscope.result.finding import Severity
@@ -45,6 +45,7 @@ from kinetoscope.rules._collapse import (
 from kinetoscope.rules.api import Example, Hit, Options, Rule
 from kinetoscope.rules.framework._optimizer import optimizer_steps
 from kinetoscope.trace.kinds import Kind
+from kinetoscope.trace.op_names import short_name
 from kinetoscope.trace.trace import IntArray, Trace
 from kinetoscope.units import count, duration
 
@@ -82,7 +83,7 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
     if found is None or not found.body.batch_one or found.body.generates:
         return
     share = host_share(analysis, found.queues)
-    if share < options.min_share:
+    if share < options.min_share or _feeds_itself(trace, found.queues[0]):
         return
     known = max(loop.repeats for loop in found.queues)
     queue = known >= options.min_requests
@@ -178,11 +179,10 @@ def _by_function(trace: Trace, calls: IntArray) -> list[Loop]:
 def _inside(trace: Trace, call: int) -> Loop:
     """The operators that one call of the model makes, as a loop of one iteration."""
     tree = trace.tree
-    last = int(np.searchsorted(tree.thread, tree.thread[call], side="right"))
-    stop = call + 1 + int(np.searchsorted(tree.start[call + 1 : last], tree.end[call]))
-    inside = np.arange(call, max(stop, call + 1))
-    above = np.where(tree.parent[inside] >= 0, tree.op[np.maximum(tree.parent[inside], 0)], -1)
-    ops = inside[(tree.kind[inside] == Kind.CPU_OP) & (above < 0)]
+    ops = np.array(
+        _called(trace, int(tree.thread[call]), int(tree.start[call]), int(tree.end[call])),
+        dtype=np.int64,
+    )
     ops = ops if ops.size else np.array([call])
     return Loop(ops, ops.size, int(tree.thread[call]), tree.start[ops[:1]], int(tree.end[call]))
 
@@ -190,6 +190,47 @@ def _inside(trace: Trace, call: int) -> Loop:
 _MARGIN = (2.0, 1.0, 0.0)
 """How often the device time of a batch comes on top: its answer is waited for, while single
 requests overlap. At worst the host's part grows alike (collecting and handing out)."""
+
+
+def _feeds_itself(trace: Trace, queue: Loop) -> bool:
+    """Does the program work on a tensor of the input's shape between two calls?
+
+    Then the next input probably comes from the last answer (a rollout, a sampler), and there is no
+    queue to batch.
+    """
+    tree = trace.tree
+    if queue.repeats < 2:
+        return False
+    first = _products(trace, queue.thread, int(queue.starts[0]), int(queue.starts[1]))
+    later = _products(trace, queue.thread, int(queue.starts[1]), int(queue.end))
+    if not first or not later:
+        return False
+    fed = args_of(trace, int(tree.rows[first[0][0]]))
+    shape = fed.dims[first[0][1]] if first[0][1] < len(fed.dims) else []
+    low, high = tree.end[first[-1][0]], tree.start[later[0][0]]
+    ops = _called(trace, queue.thread, int(low), int(high))
+    inputs = (args_of(trace, int(tree.rows[n])) for n in ops if tree.start[n] >= low)
+    return any(shape == args.dims[i] for args in inputs for i in args.tensors())
+
+
+def _products(trace: Trace, thread: int, low: int, high: int) -> list[tuple[int, int]]:
+    """Nodes of the products that Python called in this time, with their input's position."""
+    names, name_id = trace.names, trace.column("name_id")
+    found = ((n, short_name(names[name_id[trace.tree.rows[n]]])) for n in
+             _called(trace, thread, low, high))
+    return [(n, PRODUCTS[name]) for n, name in found if name in PRODUCTS]
+
+
+def _called(trace: Trace, thread: int, low: int, high: int) -> list[int]:
+    """Nodes of the operators that Python called on a thread in this time."""
+    tree = trace.tree
+    first = int(np.searchsorted(tree.thread, thread, side="left"))
+    stop = int(np.searchsorted(tree.thread, thread, side="right"))
+    start = first + int(np.searchsorted(tree.start[first:stop], low, side="left"))
+    end = first + int(np.searchsorted(tree.start[first:stop], high, side="left"))
+    nodes = np.arange(start, end)
+    above = np.where(tree.parent[nodes] >= 0, tree.op[np.maximum(tree.parent[nodes], 0)], -1)
+    return [int(n) for n in nodes[(tree.kind[nodes] == Kind.CPU_OP) & (above < 0)]]
 
 
 def _throughput(analysis: Analysis, sizes: tuple[int, int, int]) -> Gain:
