@@ -110,7 +110,7 @@ class _Finder:
         last = self._product(at, +1, shape)
         if first is None or last is None:
             return None
-        return self._build(first, last, shape, at)
+        return self._build(first, last, shape)
 
     def _product(self, at: int, direction: int, shape: list[int]) -> int | None:
         """The nearest product whose result (before) or left factor (after) is the scores."""
@@ -139,7 +139,7 @@ class _Finder:
         left, right = args.dims[first], args.dims[first + 1]
         return (left, right) if len(left) >= 2 and len(right) >= 2 else None
 
-    def _build(self, first: int, last: int, shape: list[int], at: int) -> Attention | None:
+    def _build(self, first: int, last: int, shape: list[int]) -> Attention | None:
         tree = self._trace.tree
         factors = self._factors(first)
         # With heads as large as the sequence is long, the scores are not what costs.

@@ -89,7 +89,7 @@ _STATISTIC = 8
 """A tensor this many times smaller than the one before holds statistics of it (mean, variance)."""
 
 
-def _through_statistics(size: IntArray, near: np.ndarray) -> IntArray:  # type: ignore[type-arg]
+def _through_statistics(size: IntArray, near: np.ndarray) -> IntArray:
     """Sizes in which operators on statistics count as operators on the tensor they belong to.
 
     A norm written by hand is a square, a mean, two operators on the means, and a product.
@@ -108,7 +108,7 @@ def _through_statistics(size: IntArray, near: np.ndarray) -> IntArray:  # type: 
     return size[last]
 
 
-def _fusable(trace: Trace, work: DeviceOps) -> tuple[np.ndarray, IntArray]:  # type: ignore[type-arg]
+def _fusable(trace: Trace, work: DeviceOps) -> tuple[np.ndarray, IntArray]:
     """Which events may be part of a chain, and on how many elements they work."""
     kernel = trace.column("kind")[work.rows] == Kind.KERNEL
     kernel |= trace.column("copy_kind")[work.rows] == CopyKind.D2D

@@ -68,7 +68,7 @@ class DeviceOps:
 
     def kernel_name(self, index: int) -> str:
         """Name of the event itself."""
-        return self.trace.names[self.trace.column("name_id")[self.rows[index]]]
+        return self.trace.names[int(self.trace.column("name_id")[self.rows[index]])]
 
     def groups(self, which: IntArray) -> list[IntArray]:
         """Positions of `which`, grouped by equal calls."""

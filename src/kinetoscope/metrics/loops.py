@@ -222,7 +222,7 @@ def _varies(trace: Trace, loop: Loop, offset: int) -> bool:
 
 
 def _name(trace: Trace, node: int) -> str:
-    return trace.names[trace.column("name_id")[trace.tree.rows[node]]]
+    return trace.names[int(trace.column("name_id")[trace.tree.rows[node]])]
 
 
 def _part(trace: Trace, row: int, places: tuple[int, ...]) -> tuple[str, ...]:

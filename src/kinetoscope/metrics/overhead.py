@@ -49,7 +49,7 @@ def overhead_model(trace: Trace) -> OverheadModel:
     return PLAIN
 
 
-def event_overhead_ns(trace: Trace) -> np.ndarray:  # type: ignore[type-arg]
+def event_overhead_ns(trace: Trace) -> np.ndarray:
     """Overhead that each event of the table added where it starts, float64 ns per row."""
     model = overhead_model(trace)
     cost = np.zeros(256)

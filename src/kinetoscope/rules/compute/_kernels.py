@@ -40,7 +40,7 @@ def extent_of(analysis: Analysis, rows: IntArray) -> Intervals:
     return analysis.extent(analysis.in_window(rows))
 
 
-def shrunk(ns: IntArray, new: np.ndarray, floor: int = KERNEL_FLOOR_NS) -> IntArray:  # type: ignore[type-arg]
+def shrunk(ns: IntArray, new: np.ndarray, floor: int = KERNEL_FLOOR_NS) -> IntArray:
     """New durations: never longer than before, never shorter than an empty kernel."""
     least = np.minimum(ns, floor)
     return np.asarray(np.clip(new, least, ns), dtype=np.int64)

@@ -111,8 +111,10 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
         locations=places(analysis, rows, calls=_CALLS, whole_step=True),
         fix=_fix(units),
         gain=analysis.gain(
-            *(Change(durations=(rows, new)) for new in _faster(costs, slow, ns, options,
-                                                                (device, units)))
+            *(
+                Change(durations=(rows, new))
+                for new in _faster(costs, slow, ns, options=options, target=(device, units))
+            )
         ),
         confidence=0.9,
         claims=extent_of(analysis, rows),
@@ -129,14 +131,16 @@ def _units(analysis: Analysis, device: Peaks | None) -> _Units | None:
     for entry in analysis.trace.header.devices:
         if entry.compute_capability is not None and analysis.trace.header.vendor != "amd":
             major = entry.compute_capability[0]
-            return _Units(major >= 8, Math.BF16 if major >= 8 else Math.FP16) if major >= 7 else None
+            half = Math.BF16 if major >= 8 else Math.FP16
+            return _Units(major >= 8, half) if major >= 7 else None
     return None
 
 
 def _faster(
     costs: KernelCosts,
-    slow: np.ndarray,  # type: ignore[type-arg]
+    slow: np.ndarray,
     ns: IntArray,
+    *,
     options: Thresholds,
     target: tuple[Peaks | None, _Units],
 ) -> tuple[IntArray, IntArray, IntArray]:
@@ -177,7 +181,8 @@ def _fix(units: _Units) -> Fix:
             "torch.set_float32_matmul_precision.html",
         )
     name = "bfloat16" if units.half is Math.BF16 else "float16"
-    scaler = "" if units.half is Math.BF16 else "\n# training: scale the loss with torch.amp.GradScaler()"
+    scaler = "\n# training: scale the loss with torch.amp.GradScaler()"
+    scaler = "" if units.half is Math.BF16 else scaler
     return Fix(
         summary=f"Run the forward pass under autocast in {name}.",
         snippet=f'with torch.autocast("cuda", dtype=torch.{name}):\n    loss = model(x){scaler}',

@@ -55,6 +55,10 @@ if TYPE_CHECKING:
 _FACTORS = {"mm": 0, "bmm": 0, "addmm": 1, "baddbmm": 1, "_addmm_activation": 1, "addmm_": 1}
 """Position of the left factor among the arguments; the right one follows."""
 _LOAD_BYTES = 16
+_GUIDE = (
+    "https://docs.nvidia.com/deeplearning/performance/"
+    "dl-performance-matrix-multiplication/index.html"
+)
 _MATRIX = (Math.BF16, Math.FP16, Math.TF32, Math.FP8, Math.INT8)
 
 
@@ -124,7 +128,8 @@ def _hit(
         peak = np.array([device.flop_per_ns(Math(m)) for m in costs.math[index]])
         grown = costs.flop[index] * (padded / worst)
         memory = costs.bytes[index] / device.achievable_bytes_per_ns
-        return Change(durations=(rows, shrunk(ns, np.maximum(grown / (share_of_peak * peak), memory))))
+        new = np.maximum(grown / (share_of_peak * peak), memory)
+        return Change(durations=(rows, shrunk(ns, new)))
 
     return Hit(
         message=(
@@ -142,8 +147,7 @@ def _hit(
         fix=Fix(
             summary=f"Pad the dimension of {worst} to {padded}, a multiple of {options.pad_to}.",
             snippet=f"size = -(-{worst} // {options.pad_to}) * {options.pad_to}  # {padded}",
-            reference="https://docs.nvidia.com/deeplearning/performance/"
-            "dl-performance-matrix-multiplication/index.html",
+            reference=_GUIDE,
         ),
         gain=analysis.gain(
             at(good_rate / options.spread), at(good_rate), at(min(good_rate * options.spread, 0.85))
@@ -153,7 +157,7 @@ def _hit(
     )
 
 
-def _aligned_rate(reached: np.ndarray, ns: IntArray, usual: float) -> float:  # type: ignore[type-arg]
+def _aligned_rate(reached: np.ndarray, ns: IntArray, usual: float) -> float:
     """Share of the peak that the aligned products reach, weighted by time; a default for none."""
     long = ns > 20_000
     if long.sum() < 2:
@@ -180,8 +184,8 @@ def _culprits(analysis: Analysis, costs: KernelCosts, index: IntArray) -> list[t
         key = tuple(int(column[row]) for column in signature)
         if key not in cache:
             name = short_name(trace.names[key[0]])
-            dims = (int(costs.m[i]), int(costs.n[i]), int(costs.k[i]))
-            cache[key] = _odd_dimensions(name, args_of(trace, row), Dtype(int(costs.dtype[i])), dims)
+            dims, dtype = (int(costs.m[i]), int(costs.n[i]), int(costs.k[i])), costs.dtype[i]
+            cache[key] = _odd_dimensions(name, args_of(trace, row), Dtype(int(dtype)), dims)
         result.append(cache[key])
     return result
 
@@ -239,8 +243,7 @@ RULE = Rule(
     needs=frozenset({"device", "shapes"}),
     evidence="TS",
     references=(
-        "https://docs.nvidia.com/deeplearning/performance/"
-        "dl-performance-matrix-multiplication/index.html",
+        _GUIDE,
         "https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html",
     ),
     examples=(

@@ -116,7 +116,7 @@ def _heaviest(analysis: Analysis, work: DeviceOps) -> IntArray:
         return known
     key = work.args_key[known]
     total = np.bincount(key, weights=work.ns[known])
-    return known[key == int(total.argmax())]
+    return np.asarray(known[key == int(total.argmax())], dtype=np.int64)
 
 
 def _headroom(

@@ -52,6 +52,10 @@ from kinetoscope.units import duration, percent, size
 if TYPE_CHECKING:
     from kinetoscope.testing import TraceBuilder
 
+_SDPA = (
+    "https://docs.pytorch.org/docs/stable/generated/"
+    "torch.nn.functional.scaled_dot_product_attention.html"
+)
 _BACKWARD = 2.5
 """Backward of a fused attention over its forward: five products instead of two."""
 
@@ -152,8 +156,7 @@ def _hit(
             summary="Replace the products, the mask and the softmax by one "
             "scaled_dot_product_attention call.",
             snippet=f"out = F.scaled_dot_product_attention(q, k, v{mask})",
-            reference="https://docs.pytorch.org/docs/stable/generated/"
-            "torch.nn.functional.scaled_dot_product_attention.html",
+            reference=_SDPA,
         ),
         gain=gain,
         confidence=0.9,
@@ -230,7 +233,7 @@ def _owner(trace: Trace, work: DeviceOps, found: tuple[Attention, ...]) -> IntAr
 def _inside(
     thread: IntArray,
     start: IntArray,
-    known: np.ndarray,  # type: ignore[type-arg]
+    known: np.ndarray,
     found: tuple[Attention, ...],
 ) -> IntArray:
     result = np.full(start.size, -1, dtype=np.int64)
@@ -299,8 +302,7 @@ RULE = Rule(
     needs=frozenset({"ops", "shapes"}),
     evidence="TE",
     references=(
-        "https://docs.pytorch.org/docs/stable/generated/"
-        "torch.nn.functional.scaled_dot_product_attention.html",
+        _SDPA,
         "https://docs.pytorch.org/docs/stable/nn.attention.flex_attention.html",
     ),
     examples=(

@@ -11,7 +11,7 @@ more passes over the activations for every layer, forward and backward. Batch no
 too when the layer has few channels.
 
 ## How to fix it
-`model = model.to(memory_format=torch.channels_last)` and the same for the input batch, together with
+`model = model.to(memory_format=torch.channels_last)` and the same for the input batch, with
 autocast. All layers must keep the layout: look for `view` and `reshape` between convolutions.
 
 ## Limits

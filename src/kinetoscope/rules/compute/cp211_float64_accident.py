@@ -135,13 +135,9 @@ def _float32_ns(
         ratio = min(device.flop_per_ns(Math.FP64) / device.flop_per_ns(Math.FP32), 0.5)
         bound = (costs.flop[at] / before > 0.3 * ns) & (costs.rows[at] == work.rows[wide])
         compute = np.where(bound | matrix, ratio, 0.0)
-    return tuple(
-        np.asarray(
-            np.maximum(ns * np.where(compute > 0, compute * part / 0.5, part), np.minimum(ns, 1_500)),
-            dtype=np.int64,
-        )
-        for part in options.left
-    )
+    least = np.minimum(ns, 1_500)
+    ratios = (np.where(compute > 0, 2 * compute * part, part) for part in options.left)
+    return tuple(np.asarray(np.maximum(ns * ratio, least), dtype=np.int64) for ratio in ratios)
 
 
 def _on_host(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:

@@ -86,8 +86,8 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
     yield Hit(
         message=(
             f"Chains of pointwise kernels take {duration(spent)} a step, {percent(share)} of the "
-            f"busy time; the longest has {int(length[good].max())} kernels ({_sequence(chains, good)}). "
-            "Each reads and writes all of its data."
+            f"busy time; the longest has {int(length[good].max())} kernels "
+            f"({_sequence(chains, good)}). Each reads and writes all of its data."
         ),
         evidence=(
             Evidence("chain_time", spent, "ns"),
@@ -121,7 +121,7 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
     )
 
 
-def _split(chains: Chains, good: np.ndarray) -> tuple[IntArray, IntArray]:  # type: ignore[type-arg]
+def _split(chains: Chains, good: np.ndarray) -> tuple[IntArray, IntArray]:
     """Positions of the first event of each good chain, and of all others."""
     starts = np.searchsorted(chains.chain, np.flatnonzero(good), side="left")
     first = chains.members[starts]
@@ -138,7 +138,7 @@ def _per_step(analysis: Analysis, rows: IntArray) -> int:
     return analysis.in_window(rows).size // analysis.steps
 
 
-def _sequence(chains: Chains, good: np.ndarray) -> str:  # type: ignore[type-arg]
+def _sequence(chains: Chains, good: np.ndarray) -> str:
     """Operators of the chain that takes longest."""
     total = np.where(good, chains.total_ns(), -1)
     mine = chains.members[chains.chain == int(total.argmax())]

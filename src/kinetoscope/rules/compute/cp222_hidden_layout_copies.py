@@ -89,8 +89,8 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
         ),
         locations=places(analysis, rows, calls=("contiguous", "reshape", "flatten", "clone")),
         fix=Fix(
-            summary=f"Remove the {usual} calls that the next operator does not need, or reorder the "
-            "views so that no copy is necessary.",
+            summary=f"Remove the {usual} calls that the next operator does not need, or reorder "
+            "the views so that no copy is necessary.",
             snippet="y = x.transpose(1, 2)  # without .contiguous()",
             reference="https://docs.pytorch.org/docs/stable/tensor_view.html",
         ),

@@ -72,7 +72,7 @@ def optimizer_kernels(analysis: Analysis) -> tuple[DeviceOps, IntArray]:
     return work, np.flatnonzero(work.optimizer & (work.call >= 0))
 
 
-def _outer(around: IntArray, parent: IntArray, marks: IntArray) -> np.ndarray:  # type: ignore[type-arg]
+def _outer(around: IntArray, parent: IntArray, marks: IntArray) -> np.ndarray:
     """Steps that are not inside the step of a wrapping optimizer."""
     above = parent[marks]
     return (above < 0) | (around[np.maximum(above, 0)] < 0)

@@ -152,7 +152,7 @@ def _kernels(analysis: Analysis, found: OptimizerSteps) -> tuple[IntArray, IntAr
     return work.rows[keep], drop, total.astype(np.int64)
 
 
-def _traffic_ns(analysis: Analysis, rows: IntArray) -> np.ndarray:  # type: ignore[type-arg]
+def _traffic_ns(analysis: Analysis, rows: IntArray) -> np.ndarray:
     """Time of each event's traffic at the device's bandwidth; half its duration when unknown."""
     ns = analysis.trace.column("dur_ns")[rows].astype(np.float64)
     device = analysis.device

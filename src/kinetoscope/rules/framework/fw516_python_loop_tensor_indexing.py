@@ -107,7 +107,8 @@ def _hit(analysis: Analysis, loops: list[Loop], body: Body, share: float) -> Hit
     repeats = max(loop.repeats for loop in loops)
     spent = per_step(analysis, loops)
     what = "a recurrent cell step by step" if body.cell else "a tensor part by part"
-    one = sum(loop.end - int(loop.starts[0]) for loop in loops) // sum(l.repeats for l in loops)
+    repeated = sum(loop.repeats for loop in loops)
+    one = sum(loop.end - int(loop.starts[0]) for loop in loops) // repeated
     shown = ", ".join(dict.fromkeys(body.names))
     shown = shown if len(shown) <= 60 else shown[:57] + "..."
     return Hit(

@@ -133,10 +133,8 @@ def _requests(analysis: Analysis, options: Thresholds) -> _Requests | None:
         queues = _by_function(trace, calls)
         body = describe(trace, _inside(trace, int(calls[calls.size // 2])))
         steps = trace.steps.edges
-        in_step = all(
-            np.searchsorted(steps, q.starts[0], "right") == np.searchsorted(steps, q.starts[-1], "right")
-            for q in queues
-        )
+        number = [np.searchsorted(steps, q.starts[[0, -1]], side="right") for q in queues]
+        in_step = all(first == last for first, last in number)
         return _Requests(queues, body, in_step)
     for loop in sorted(analysis.get(find_loops), key=lambda loop: loop.starts[0] - loop.end):
         body = describe(trace, loop)
@@ -161,7 +159,7 @@ def _model_calls(trace: Trace) -> IntArray:
         return nodes
     name = trace.column("name_id")[tree.rows[nodes]].astype(np.int64)
     time = np.bincount(name, weights=tree.end[nodes] - tree.start[nodes])
-    return nodes[name == int(time.argmax())]
+    return np.asarray(nodes[name == int(time.argmax())], dtype=np.int64)
 
 
 def _by_function(trace: Trace, calls: IntArray) -> list[Loop]:
