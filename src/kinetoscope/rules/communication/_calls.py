@@ -13,12 +13,16 @@ from kinetoscope.analysis.job import trusted, waits
 from kinetoscope.metrics.comm import Collectives
 from kinetoscope.metrics.intervals import Intervals, empty, measure, union
 from kinetoscope.replay import Change
+from kinetoscope.result import Gain
 from kinetoscope.trace.calltree import nearest
-from kinetoscope.trace.frames import is_distributed_range, is_fsdp_range
+from kinetoscope.trace.frames import is_distributed_range, is_fsdp_range, is_gradient_hook
 from kinetoscope.trace.kinds import Kind
 from kinetoscope.trace.trace import IntArray
 
 Flags = npt.NDArray[np.bool_]
+
+_DEVICE_BOUND = 1.1
+"""A step no longer than this many times its device work is paced by the device."""
 
 _NOTHING = np.empty(0, dtype=np.int64)
 
@@ -106,6 +110,40 @@ def in_steady_steps(analysis: Analysis) -> IntArray:
     return np.flatnonzero((at >= low) & (at < high))
 
 
+def comm_gain(
+    analysis: Analysis, low: Change, mid: Change, high: Change, *, saved_ns: tuple[int, int]
+) -> Gain:
+    """Gain of a change to communication: the replay, and a bound where the device sets the pace.
+
+    Whether kernels of the next step wait for a collective shows only when the host was ahead.
+    In a recording that profiling made host-bound the replay misses such waits and with them the
+    gain; if the program is (or may be) device-bound without the profiler, the step shortens by
+    what no longer is exposed.
+
+    Args:
+        analysis: the rank.
+        low: the change at its most cautious.
+        mid: at its most likely.
+        high: at its best.
+        saved_ns: exposed time per step that goes away, likely and at best.
+    """
+    replayed = analysis.gain(low, mid, high)
+    if analysis.device is None:
+        return replayed
+    own = analysis.busy_per_step_ns
+    if analysis.peers:
+        own -= waits(analysis).waiting_ns // analysis.steps
+    likely, most = (float(own / max(own - min(ns, own), 0.2 * own, 1)) for ns in saved_ns)
+    if analysis.step_time.mid <= _DEVICE_BOUND * own:
+        middle = float(max(replayed.mid, likely))
+    elif analysis.step_time.low <= _DEVICE_BOUND * own:
+        middle = max(replayed.mid, float(np.sqrt(replayed.mid * likely)))
+    else:
+        return replayed
+    top = float(max(replayed.high, most, middle))
+    return Gain(replayed.low, round(middle, 3), round(top, 3), basis="replay")
+
+
 def call_nodes(analysis: Analysis, positions: IntArray) -> IntArray:
     """Outermost frame or range of torch.distributed around the launch of each collective."""
     tree, row = analysis.trace.tree, analysis.comm.row[positions]
@@ -134,6 +172,17 @@ def calls_extent(analysis: Analysis, positions: IntArray) -> Intervals:
     nodes = nodes[nodes >= 0]
     tree = analysis.trace.tree
     return union(tree.start[nodes], tree.end[nodes]) if nodes.size else empty()
+
+
+def hooks_extent(analysis: Analysis, positions: IntArray) -> Intervals:
+    """Host time in the gradient hooks that sent these collectives: bucket upkeep and the call."""
+    tree = analysis.trace.tree
+    flags = _flags(analysis, is_gradient_hook)[analysis.trace.column("name_id")[tree.rows]]
+    node = analysis.trace.links.node[analysis.comm.row[positions]]
+    around = nearest(flags, tree.parent)
+    hook = np.where(node >= 0, around[np.maximum(node, 0)], -1)
+    hook = np.unique(hook[hook >= 0])
+    return union(tree.start[hook], tree.end[hook]) if hook.size else empty()
 
 
 def launches_of(analysis: Analysis, rows: IntArray) -> IntArray:
@@ -195,8 +244,10 @@ def merged(analysis: Analysis, positions: IntArray, buckets: int, *, hidden: flo
     latency = int(cost[positions].min()) if positions.size else 0
     keep = kept(analysis, positions, buckets)
     drop = np.setdiff1d(positions, keep)
-    durations = _merged_durations(analysis, positions, keep, latency)
-    new = ((1.0 - hidden) * durations).astype(np.int64)
+    transfer = _bucket_sums(positions, np.maximum(cost[positions] - latency, 0), keep) + latency
+    # Waiting for the other ranks does not go away: it moves to the calls that remain.
+    waiting = _bucket_sums(positions, comm.duration[positions] - cost[positions], keep)
+    new = ((1.0 - hidden) * transfer).astype(np.int64) + waiting
     return Change(
         host_cut=calls_extent(analysis, drop),
         drop_calls=launches_of(analysis, comm.row[drop]),
@@ -222,15 +273,12 @@ def _step_of(analysis: Analysis, positions: IntArray) -> IntArray:
     return analysis.trace.steps.of(at)
 
 
-def _merged_durations(
-    analysis: Analysis, positions: IntArray, keep: IntArray, latency: int
-) -> IntArray:
-    """Each bucket takes what its members took beyond the latency, and the latency once."""
-    cost = np.maximum(intrinsic_ns(analysis)[positions] - latency, 0)
+def _bucket_sums(positions: IntArray, values: IntArray, keep: IntArray) -> IntArray:
+    """Sum of the values of each bucket: of the collectives up to and including a kept one."""
     order = np.argsort(positions)
-    total = np.concatenate(([0], np.cumsum(cost[order])))
+    total = np.concatenate(([0], np.cumsum(values[order])))
     upto = total[np.searchsorted(positions[order], keep, side="right")]
-    return np.diff(np.concatenate(([0], upto))) + latency
+    return np.diff(np.concatenate(([0], upto)))
 
 
 def per_step(analysis: Analysis, positions: IntArray) -> int:

@@ -38,6 +38,7 @@ class Excess:
         ratio: time on this rank over the time on the others.
         rows: events of this rank that make it up.
         part: excess as a part of the rows' time.
+        most_ns: excess per step when the host is not taken for slower in general.
         uniform: no single name makes up half of it.
     """
 
@@ -47,6 +48,7 @@ class Excess:
     ratio: float
     rows: IntArray
     part: float
+    most_ns: int = 0
     uniform: bool = False
 
 
@@ -158,6 +160,7 @@ def _host(slow: Analysis, others: Sequence[Analysis]) -> Excess | None:
         mine.total[worst] / rest if rest else float("inf"),
         mine.rows[worst],
         over[worst] / mine.total[worst],
+        most_ns=int(mine.total[worst] - rest),
     )
 
 

@@ -33,6 +33,7 @@ from kinetoscope.result import Evidence, Fix
 from kinetoscope.rules.api import Example, Hit, Options, Rule
 from kinetoscope.rules.communication._calls import (
     ExposedComm,
+    comm_gain,
     exposed_comm,
     group_text,
     in_steady_steps,
@@ -73,12 +74,15 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
         ),
         locations=analysis.locations(comm.row, exposed, calls=("all_reduce", "backward")),
         fix=_fix(found, group_text(comm, positions)),
-        gain=analysis.gain(
+        gain=comm_gain(
+            analysis,
             hide(analysis, exposed, 0.0 if not found.separated else 0.5 * options.likely_part),
             hide(analysis, exposed, options.likely_part),
             hide(analysis, exposed, 1.0),
+            saved_ns=(int(options.likely_part * found.ns), found.ns),
         ),
         confidence=0.7 if found.separated else 0.4,
+        at_most="critical" if found.separated else "medium",
         claims=found.stretches,
     )
 

@@ -31,7 +31,7 @@ from kinetoscope.metrics.comm import OWNER_DDP, OWNER_FSDP
 from kinetoscope.metrics.intervals import Coverage, clip, measure, subtract
 from kinetoscope.result import Evidence, Fix
 from kinetoscope.rules.api import Example, Hit, Options, Rule
-from kinetoscope.rules.communication._calls import exposed_comm, in_steady_steps
+from kinetoscope.rules.communication._calls import comm_gain, exposed_comm, in_steady_steps
 from kinetoscope.rules.communication.cm401_exposed_communication import hide
 from kinetoscope.units import duration, percent
 
@@ -46,6 +46,8 @@ class Thresholds(Options, frozen=True):
     """Hidden part of the communication below which overlap counts as poor (TraceLens)."""
     min_share: float = 0.05
     """Exposed communication as a share of the step (TraceLens)."""
+    usable_part: float = 0.67
+    """Part of the compute that comes late enough: the backward pass is two thirds of it."""
     owned_part: float = 0.8
     """Part of the exposed time that DDP or FSDP must have issued."""
 
@@ -69,7 +71,7 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
     total = measure(clip(found.stretches, *analysis.times.window))
     if measure(inside.compute) < measure(inside.comm):
         return
-    possible = min(1.0, free / max(total, 1))
+    possible = min(1.0, options.usable_part * free / max(total, 1))
     fsdp = bool((comm.owner[positions] == OWNER_FSDP).mean() > 0.5)
     # The last bucket of each step has nothing left to hide behind.
     each = max(positions.size / analysis.steps_on_host, 1.0)
@@ -87,12 +89,18 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
         ),
         locations=analysis.locations(comm.row[positions], exposed[positions], calls=("backward",)),
         fix=_FSDP_FIX if fsdp else _DDP_FIX,
-        gain=analysis.gain(
+        gain=comm_gain(
+            analysis,
             hide(analysis, exposed, 0.3 * likely if found.separated else 0.0),
-            hide(analysis, exposed, 0.7 * likely),
+            hide(analysis, exposed, 0.5 * likely),
             hide(analysis, exposed, likely if found.separated else 1.0),
+            saved_ns=(
+                int(0.5 * likely * found.ns),
+                int((likely if found.separated else 1.0) * found.ns),
+            ),
         ),
         confidence=0.7 if found.separated else 0.4,
+        at_most="critical" if found.separated else "medium",
         claims=found.stretches,
     )
 

@@ -30,10 +30,11 @@ import numpy as np
 from kinetoscope.analysis import Analysis
 from kinetoscope.metrics.comm import OWNER_DDP, OWNER_FSDP
 from kinetoscope.metrics.intervals import merge
-from kinetoscope.result import Evidence, Fix
+from kinetoscope.result import Evidence, Fix, Gain
 from kinetoscope.rules.api import Example, Hit, Options, Rule
 from kinetoscope.rules.communication._calls import (
     calls_extent,
+    hooks_extent,
     in_steady_steps,
     intrinsic_ns,
     merged,
@@ -74,7 +75,6 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
         return
     total = int(comm.bytes[small].sum()) // analysis.steps_on_host
     buckets = max(1, -(-total // options.bucket_bytes))
-    likely = merged(analysis, small, buckets, hidden=0.0)
     cost = int(intrinsic_ns(analysis)[small].sum()) // analysis.steps_on_host
     yield Hit(
         message=(
@@ -89,13 +89,25 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
         ),
         locations=analysis.locations(comm.row[small], calls=("all_reduce", "all_gather")),
         fix=_fix(analysis, small, buckets),
-        gain=analysis.gain(
-            replace(likely, host_cut_factor=1.0 - 2 * options.copy_part),
-            replace(likely, host_cut_factor=1.0 - options.copy_part),
-            merged(analysis, small, buckets, hidden=0.5),
-        ),
+        gain=_gain(analysis, small, buckets, options),
         confidence=0.7,
         claims=merge(calls_extent(analysis, small), analysis.extent(comm.row[small])),
+    )
+
+
+def _gain(analysis: Analysis, small: IntArray, buckets: int, options: Thresholds) -> Gain:
+    """Replay with a few messages. DDP copies into its buckets today as well."""
+    likely = merged(analysis, small, buckets, hidden=0.0)
+    best = merged(analysis, small, buckets, hidden=0.5)
+    if (analysis.comm.owner[small] == OWNER_DDP).mean() > 0.5:
+        best = replace(best, host_cut=hooks_extent(analysis, small))
+        cautious, usual = options.copy_part, 0.0
+    else:
+        cautious, usual = 2 * options.copy_part, options.copy_part
+    return analysis.gain(
+        replace(likely, host_cut_factor=1.0 - cautious),
+        replace(likely, host_cut_factor=1.0 - usual),
+        best,
     )
 
 

@@ -33,11 +33,13 @@ from kinetoscope.result import Evidence, Fix
 from kinetoscope.rules.api import Example, Hit, Options, Rule
 from kinetoscope.rules.communication._calls import (
     calls_extent,
+    comm_gain,
     in_steady_steps,
     intrinsic_ns,
     launches_of,
 )
 from kinetoscope.trace.frames import is_gradient_hook, is_optimizer_step
+from kinetoscope.trace.kinds import Kind
 from kinetoscope.trace.trace import IntArray
 from kinetoscope.units import duration, size
 
@@ -106,10 +108,23 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
             reference="https://docs.pytorch.org/docs/stable/generated/"
             "torch.nn.parallel.DistributedDataParallel.html",
         ),
-        gain=analysis.gain(_only_transfer(analysis, positions), likely),
+        gain=comm_gain(
+            analysis,
+            _only_transfer(analysis, positions),
+            likely,
+            likely,
+            saved_ns=_saved(analysis, positions, len(groups)),
+        ),
         confidence=0.9,
         claims=merge(analysis.extent(comm.row[positions]), likely.host_cut),
     )
+
+
+def _saved(analysis: Analysis, positions: IntArray, steps: int) -> tuple[int, int]:
+    """Exposed time of the needless collectives per step, without waiting where it is known."""
+    comm = analysis.comm
+    exposed = int(np.minimum(comm.exposed, intrinsic_ns(analysis))[positions].sum())
+    return exposed // steps, int(comm.exposed[positions].sum()) // steps
 
 
 def _only_transfer(analysis: Analysis, positions: IntArray) -> Change:
@@ -123,6 +138,8 @@ def _rounds(analysis: Analysis) -> _Rounds:
     """Windows from one DDP forward to the next with the gradients that were sent in each."""
     trace, comm = analysis.trace, analysis.comm
     forward = analysis.in_steps(analysis.named("DistributedDataParallel.forward"))
+    # The same name stands for the shadow of the range on the device.
+    forward = forward[trace.column("kind")[forward] == Kind.ANNOTATION]
     start = trace.column("ts_ns")[forward]
     positions = in_steady_steps(analysis)
     positions = positions[comm.owner[positions] == OWNER_DDP]
@@ -158,6 +175,7 @@ def _optimizer_edges(analysis: Analysis, rounds: _Rounds) -> IntArray | None:
     """
     trace = analysis.trace
     rows = analysis.in_steps(analysis.matching(is_optimizer_step))
+    rows = rows[trace.column("kind")[rows] == Kind.ANNOTATION]
     if rows.size:
         return np.asarray(trace.column("ts_ns")[rows])
     return trace.steps.edges if _adds_up(analysis, rounds) else None

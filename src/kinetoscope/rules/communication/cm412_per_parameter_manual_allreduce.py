@@ -33,7 +33,9 @@ from kinetoscope.result import Evidence, Fix
 from kinetoscope.rules.api import Example, Hit, Options, Rule
 from kinetoscope.rules.communication._calls import (
     calls_extent,
+    comm_gain,
     in_steady_steps,
+    intrinsic_ns,
     merged,
     per_step,
 )
@@ -73,6 +75,8 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
     buckets = max(1, -(-total // options.bucket_bytes))
     host = calls_extent(analysis, positions)
     change = merged(analysis, positions, buckets, hidden=0.9)
+    own = np.minimum(comm.exposed, intrinsic_ns(analysis))[positions]
+    exposed = int(own.sum()) // analysis.steps_on_host
     tail = merged(analysis, positions, buckets, hidden=0.0)
     yield Hit(
         message=(
@@ -99,10 +103,12 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
             snippet="model = DistributedDataParallel(model, gradient_as_bucket_view=True)",
             reference="https://docs.pytorch.org/docs/stable/notes/ddp.html",
         ),
-        gain=analysis.gain(
+        gain=comm_gain(
+            analysis,
             replace(tail, host_cut_factor=1.0 - min(1.0, 0.25 + options.ddp_part)),
             replace(change, host_cut_factor=1.0 - options.ddp_part),
             replace(change, host_cut_factor=1.0 - 0.5 * options.ddp_part),
+            saved_ns=(exposed // 2, exposed),
         ),
         confidence=0.9,
         claims=merge(host, analysis.extent(comm.row[positions])),

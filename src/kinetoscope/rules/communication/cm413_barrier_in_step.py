@@ -14,7 +14,7 @@ checkpoints keep it, they are rare.
 
 ## Limits
 When a rank is late, the waiting moves to the next collective; the prediction counts only what
-the host gains by not being held up.
+the host gains by not being held up; at best, other waits of the same function go as well.
 """
 
 from __future__ import annotations
@@ -82,9 +82,16 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
         gain=analysis.gain(
             Change(unblock=syncs),
             Change(host_cut=cut, unblock=syncs, drop_calls=inside),
+            Change(
+                host_cut=cut,
+                unblock=np.union1d(syncs, _companions(analysis, nodes)),
+                drop_calls=inside,
+            ),
         ),
         confidence=0.9,
         claims=cut,
+        at_least="low",
+        keep=True,
     )
 
 
@@ -121,6 +128,16 @@ def _syncs(analysis: Analysis, nodes: IntArray, options: Thresholds) -> IntArray
         mine = (thread == tree.thread[node]) & (ts >= tree.start[node]) & (ts < until)
         found.append(rows[mine])
     return np.unique(np.concatenate(found)) if found else np.empty(0, dtype=np.int64)
+
+
+def _companions(analysis: Analysis, nodes: IntArray) -> IntArray:
+    """Other synchronisations in the same call of the user's function: often a loss for the log."""
+    trace, tree = analysis.trace, analysis.trace.tree
+    frames = np.unique(tree.user_frame[nodes])
+    rows = rows_of(trace, Kind.SYNC_CALL)
+    node = tree.node_of[rows]
+    frame = np.where(node >= 0, tree.user_frame[np.maximum(node, 0)], -1)
+    return rows[np.isin(frame, frames[frames >= 0])]
 
 
 def _launched_inside(analysis: Analysis, nodes: IntArray) -> IntArray:

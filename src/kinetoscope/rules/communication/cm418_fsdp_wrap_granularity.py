@@ -29,12 +29,14 @@ import numpy as np
 
 from kinetoscope.analysis import Analysis
 from kinetoscope.metrics.comm import OWNER_FSDP
-from kinetoscope.metrics.intervals import clip, measure, merge, union
+from kinetoscope.metrics.intervals import Intervals, clip, measure, merge, union
+from kinetoscope.replay import Change
 from kinetoscope.result import Evidence, Fix
 from kinetoscope.rules.api import Example, Hit, Options, Rule
 from kinetoscope.rules.communication._calls import (
     fsdp_nodes,
     in_steady_steps,
+    launches_of,
     merged,
     per_step,
 )
@@ -76,6 +78,7 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
     host = _extent(analysis, nodes)
     each = max(2, round(per_step(analysis, positions) * part))
     change = replace(merged(analysis, positions, each, hidden=0.0), host_cut=host)
+    best = merged(analysis, positions, 2, hidden=0.5)
     cost = measure(host) // analysis.steps_on_host
     yield Hit(
         message=(
@@ -100,11 +103,23 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
         gain=analysis.gain(
             replace(change, host_cut_factor=max(0.0, 1.0 - 3 * part)),
             replace(change, host_cut_factor=1.0 - part),
-            replace(change, host_cut_factor=1.0),
+            replace(best, host_cut=host, drop_calls=_all_calls(analysis, host, best)),
         ),
         confidence=0.9,
         claims=merge(host, analysis.extent(comm.row[positions])),
     )
+
+
+def _all_calls(analysis: Analysis, host: Intervals, change: Change) -> IntArray:
+    """Everything that FSDP launches, but the collectives that remain; their copies are few."""
+    trace = analysis.trace
+    device = analysis.times.device_rows
+    launch = launches_of(analysis, device)
+    at = trace.column("ts_ns")[launch]
+    i = np.searchsorted(host[0], at, side="right") - 1
+    inside = launch[(i >= 0) & (at < host[1][np.maximum(i, 0)])] if host[0].size else launch[:0]
+    rows = change.durations[0] if change.durations else launch[:0]
+    return np.setdiff1d(inside, launches_of(analysis, rows))
 
 
 def _units(analysis: Analysis) -> tuple[str, ...]:
@@ -123,7 +138,7 @@ def _coarser(names: tuple[str, ...], total_bytes: int, enough: int) -> int:
     return 1
 
 
-def _extent(analysis: Analysis, nodes: IntArray) -> tuple[IntArray, IntArray]:
+def _extent(analysis: Analysis, nodes: IntArray) -> Intervals:
     tree = analysis.trace.tree
     return clip(union(tree.start[nodes], tree.end[nodes]), *analysis.times.host_window)
 

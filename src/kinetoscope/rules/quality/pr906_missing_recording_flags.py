@@ -46,6 +46,9 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
         )
         if not analysis.has(need)  # type: ignore[arg-type]
     ]
+    # Torch before 1.12 kept the stack with the operator.
+    if any('"Call stack"' in text for text in analysis.trace.texts):
+        missing = [entry for entry in missing if entry[1] != "with_stack=True"]
     if not missing:
         return
     flags = ", ".join(flag for _, flag in missing)
@@ -53,7 +56,7 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
         f"{' and '.join(text for text, _ in missing).capitalize()} were not recorded: "
         + (
             "places in the program are unknown."
-            if not analysis.has("stacks")
+            if "with_stack=True" in flags
             else "sizes of the operations are unknown."
         ),
         fix=f"Record one or two more steps with {flags}.",

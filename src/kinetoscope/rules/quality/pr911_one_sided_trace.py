@@ -51,7 +51,7 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
             "Record ProfilerActivity.CUDA; if you do, close other profilers and allow access to "
             "the device's counters (kinetoscope doctor)."
         )
-    elif coverage.events and not analysis.has("ops"):
+    elif coverage.events and not analysis.trace.tree.rows.size:
         message, level = "Only the device was recorded: why it waits cannot be told.", "medium"
         fix = "Record ProfilerActivity.CPU as well."
     elif not coverage.events and not coverage.launches and analysis.trace.header.devices:
