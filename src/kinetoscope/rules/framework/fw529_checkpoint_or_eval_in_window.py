@@ -124,10 +124,10 @@ def _message(analysis: Analysis, spent: Intervals, number: int, share: float, *,
     each = duration(measure(spent) // max(number, 1))
     what = "a checkpoint" if seen else "what looks like a checkpoint or an evaluation"
     if number >= 2:
-        steps = count(round(analysis.steps_on_host / number, 1))
+        steps = round(analysis.steps_on_host / number, 1)
+        when = "In every step" if steps == 1 else f"Every {count(steps)} steps"
         return (
-            f"Every {steps} steps the program writes {what}: {each} each, {percent(share)} of "
-            "the recorded time."
+            f"{when} the program writes {what}: {each} each, {percent(share)} of the recorded time."
         )
     return f"The recording holds {what} of {each}, {percent(share)} of the recorded time."
 

@@ -66,7 +66,7 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
     each = calls.taken.size / calls.steps
     dur = analysis.trace.column("dur_ns")[calls.taken]
     yield Hit(
-        message=f"Each step takes device memory from the driver {count(round(each, 1))} times, "
+        message=f"Each step takes device memory from the driver {_how_often(each)}, "
         f"{duration(measure(spent) // calls.steps)} ({percent(min(share, 1.0))} of the step); "
         "a warm program takes none.",
         evidence=(
@@ -86,6 +86,10 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
         confidence=0.9,
         claims=spent,
     )
+
+
+def _how_often(each: float) -> str:
+    return "once" if round(each, 1) == 1 else f"{count(round(each, 1))} times"
 
 
 def _gain(analysis: Analysis, taken: IntArray) -> Gain:
