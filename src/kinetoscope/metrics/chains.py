@@ -12,7 +12,7 @@ from math import prod
 
 import numpy as np
 
-from kinetoscope.metrics.device_ops import DeviceOps, args_of, device_ops, largest_tensor
+from kinetoscope.metrics.device_ops import DeviceOps, args_of, largest_tensor
 from kinetoscope.trace.kinds import CopyKind, Family, Kind
 from kinetoscope.trace.op_names import op_family
 from kinetoscope.trace.trace import IntArray, Trace
@@ -65,9 +65,9 @@ MIN_LENGTH = 3
 """Shorter chains are not worth a compiler."""
 
 
-def pointwise_chains(trace: Trace) -> Chains:
+def pointwise_chains(work: DeviceOps) -> Chains:
     """Find the chains, in launch order on each stream."""
-    work = device_ops(trace)
+    trace = work.trace
     fusable, numel = _fusable(trace, work)
     order = np.lexsort((np.arange(work.rows.size), work.stream))
     ok, lane, back = fusable[order], work.stream[order], work.backward[order]

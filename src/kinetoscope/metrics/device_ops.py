@@ -56,7 +56,7 @@ class DeviceOps:
         """Events with equal keys were launched by equal calls: same operator, shapes and types."""
         trace, op = self.trace, np.maximum(self.op, 0)
         columns = [trace.column(c)[op].astype(np.int64) for c in _SIGNATURE]
-        return np.asarray(np.where(self.op >= 0, _dense(columns), -1), dtype=np.int64)
+        return np.asarray(np.where(self.op >= 0, dense(columns), -1), dtype=np.int64)
 
     @cached_property
     def op_name(self) -> tuple[str, ...]:
@@ -140,7 +140,7 @@ def largest_tensor(args: Args) -> tuple[int, ...]:
     return max(shapes, key=prod, default=())
 
 
-def _dense(columns: list[IntArray]) -> IntArray:
+def dense(columns: list[IntArray]) -> IntArray:
     """One number for each distinct combination of values."""
     result = np.zeros(columns[0].size, dtype=np.int64)
     for column in columns:
@@ -150,4 +150,4 @@ def _dense(columns: list[IntArray]) -> IntArray:
     return result
 
 
-__all__ = ["DeviceOps", "args_of", "device_ops", "largest_tensor", "optimizer_nodes"]
+__all__ = ["DeviceOps", "args_of", "dense", "device_ops", "largest_tensor", "optimizer_nodes"]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from kinetoscope.metrics.device_ops import args_of, optimizer_nodes
+from kinetoscope.metrics.device_ops import args_of, dense, optimizer_nodes
 from kinetoscope.metrics.precision import Dtype
 from kinetoscope.trace.calltree import nearest
 from kinetoscope.trace.kinds import Kind
@@ -101,9 +101,7 @@ def _called_by_python(trace: Trace) -> tuple[IntArray, IntArray]:
     module = tree.module[nodes]
     instance = np.where(module >= 0, name[np.maximum(module, 0)], -1)
     step = np.searchsorted(trace.steps.edges, tree.start[nodes], side="right")
-    columns = np.stack((tree.thread[nodes], step, name[nodes], instance))
-    key = np.unique(columns, axis=1, return_inverse=True)[1].ravel()
-    return nodes, key.astype(np.int64)
+    return nodes, dense([tree.thread[nodes], step.astype(np.int64), name[nodes], instance])
 
 
 def _periods(key: IntArray) -> list[int]:

@@ -30,7 +30,7 @@ import numpy as np
 from kinetoscope.analysis import Analysis
 from kinetoscope.metrics.cost import KernelCosts, kernel_costs
 from kinetoscope.metrics.cost_args import Args
-from kinetoscope.metrics.device_ops import args_of
+from kinetoscope.metrics.device_ops import args_of, dense
 from kinetoscope.metrics.hardware import Peaks
 from kinetoscope.metrics.precision import Dtype, Math, element_size
 from kinetoscope.replay import Change
@@ -176,22 +176,21 @@ def _heaviest(analysis: Analysis, costs: KernelCosts, index: IntArray) -> int:
 
 def _culprits(analysis: Analysis, costs: KernelCosts, index: IntArray) -> list[tuple[int, ...]]:
     """For each kernel the dimensions whose size makes rows start at odd addresses."""
-    trace, cache = analysis.trace, {}
-    signature = [trace.column(c) for c in ("name_id", "dims_id", "types_id", "strides_id")]
-    result = []
-    for i in index:
-        row = int(costs.op_row[i])
-        key = tuple(int(column[row]) for column in signature)
-        if key not in cache:
-            name = short_name(trace.names[key[0]])
-            dims, dtype = (int(costs.m[i]), int(costs.n[i]), int(costs.k[i])), costs.dtype[i]
-            cache[key] = _odd_dimensions(name, args_of(trace, row), Dtype(int(dtype)), dims)
-        result.append(cache[key])
-    return result
+    trace, rows = analysis.trace, costs.op_row[index]
+    columns = ("name_id", "dims_id", "types_id", "strides_id")
+    signature = [trace.column(c)[rows].astype(np.int64) for c in columns]
+    _, first, which = np.unique(dense(signature), return_index=True, return_inverse=True)
+    found = []
+    for i in first:
+        name = short_name(trace.names[int(signature[0][i])])
+        dims = tuple(int(size[index[i]]) for size in (costs.m, costs.n, costs.k))
+        dtype = Dtype(int(costs.dtype[index[i]]))
+        found.append(_odd_dimensions(name, args_of(trace, int(rows[i])), dtype, dims))
+    return [found[int(k)] for k in which]
 
 
 def _odd_dimensions(
-    name: str, args: Args, dtype: Dtype, dims: tuple[int, int, int]
+    name: str, args: Args, dtype: Dtype, dims: tuple[int, ...]
 ) -> tuple[int, ...]:
     """Sizes among m, n, k that are the distance of two rows and no multiple of 16 bytes."""
     if name not in _FACTORS or element_size(dtype) == 0:

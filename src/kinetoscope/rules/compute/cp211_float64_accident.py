@@ -29,7 +29,7 @@ import numpy as np
 from kinetoscope.analysis import Analysis
 from kinetoscope.metrics.cost import kernel_costs
 from kinetoscope.metrics.cost_args import Args
-from kinetoscope.metrics.device_ops import DeviceOps, args_of
+from kinetoscope.metrics.device_ops import DeviceOps, args_of, dense
 from kinetoscope.metrics.hardware import Peaks
 from kinetoscope.metrics.intervals import clip, measure
 from kinetoscope.metrics.precision import Dtype, Math
@@ -177,13 +177,13 @@ def _wide_ops(trace: Trace) -> IntArray:
     types = trace.column("types_id")[tree.rows].astype(np.int64)
     dims = trace.column("dims_id")[tree.rows].astype(np.int64)
     ops = np.flatnonzero((tree.kind == Kind.CPU_OP) & (types >= 0) & (dims >= 0))
-    key, first, which = np.unique(
-        np.stack((types[ops], dims[ops])), axis=1, return_index=True, return_inverse=True
+    _, first, which = np.unique(
+        dense([types[ops], dims[ops]]), return_index=True, return_inverse=True
     )
     wide = np.array(
         [_is_wide(args_of(trace, int(tree.rows[ops[i]]))) for i in first], dtype=bool
     )
-    chosen = ops[wide[which.ravel()]] if key.size else ops
+    chosen = ops[wide[which]]
     return np.sort(tree.rows[chosen])
 
 

@@ -34,6 +34,7 @@ from kinetoscope.result.finding import Severity
 from kinetoscope.rules.api import Example, Hit, Options, Rule
 from kinetoscope.rules.compute._kernels import (
     busy_share,
+    device_work,
     extent_of,
     host_of,
     per_step_ns,
@@ -66,7 +67,7 @@ class Thresholds(Options, frozen=True):
 
 def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
     """Find the chains that memory bandwidth binds and replay each as one kernel."""
-    chains = analysis.get(pointwise_chains)
+    chains = pointwise_chains(device_work(analysis))
     if chains.count == 0:
         return
     total, longest = chains.total_ns(), chains.longest_ns()

@@ -65,12 +65,21 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
 
 def _groups(analysis: Analysis, options: Thresholds) -> dict[tuple[int, Body], list[Loop]]:
     """Loops that qualify, by the function that they are in and what they do."""
-    trace, found = analysis.trace, {}  # type: Trace, dict[tuple[int, Body], list[Loop]]
+    trace = analysis.trace
+    found: dict[tuple[int, Body], list[Loop]] = {}
+    alike: dict[tuple[int, ...], Body | None] = {}
+    name_id = trace.column("name_id")
     for loop in analysis.get(find_loops):
         if loop.repeats < options.min_repeats:
             continue
-        body = describe(trace, loop)
-        if not _qualifies(trace, loop, body):
+        # The same loop comes back in every step: look into it once.
+        names = tuple(name_id[trace.tree.rows[loop.nodes[: loop.body]]].tolist())
+        if (*names, loop.repeats) not in alike:
+            looked = describe(trace, loop)
+            ok = _qualifies(trace, loop, looked)
+            alike[(*names, loop.repeats)] = looked if ok else None
+        body = alike[(*names, loop.repeats)]
+        if body is None:
             continue
         frame = trace.tree.user_frame[loop.nodes[0]]
         place = int(trace.column("name_id")[trace.tree.rows[frame]]) if frame >= 0 else -1
