@@ -32,7 +32,7 @@ class Message:
         collective: `all_reduce`, ...; "" when unknown.
         dtype: c10 name of the element type; "" when not recorded.
         in_nelems, out_nelems: elements of this rank's input and output; -1: not recorded.
-        group: what tells the process group: its ranks, else its name, else "".
+        group: what tells the process group: name and ranks as far as known, else "".
         group_size: ranks of the group; 0: not recorded.
         description: the group's description.
         recorded: False for a kernel without arguments, launched before the recording.
@@ -183,7 +183,7 @@ def _parse(trace: Trace, extra: int, name: int, caller: int) -> tuple[Message, i
             dtype=str(args.get("dtype", "")),
             in_nelems=_number(args.get("In msg nelems"), -1),
             out_nelems=_number(args.get("Out msg nelems"), -1),
-            group=group or str(args.get("Process Group Name", "")),
+            group=f"{args.get('Process Group Name', '')} {group}".strip(),
             group_size=_number(args.get("Group size"), 0),
             description=str(args.get("Process Group Description", "")),
             recorded="In msg nelems" in args or caller >= 0,
