@@ -26,9 +26,7 @@ _BUSY_ENOUGH = 0.85
 """Share of the step in which a healthy device does useful work."""
 
 
-def decide(
-    analysis: Analysis, lines: Sequence[Budget], findings: Sequence[Finding]
-) -> Verdict:
+def decide(analysis: Analysis, lines: Sequence[Budget], findings: Sequence[Finding]) -> Verdict:
     """Decide the class by the budget (RULES.md, Appendix C), with what the findings prove."""
     if analysis.coverage.device_missing:
         return Verdict(
@@ -42,15 +40,10 @@ def decide(
             ),
         )
     scores = score(lines)
-    leak = next((f for f in findings if f.gain.basis == "none" and f.severity == "critical"), None)
     healthy = _healthy(scores, findings)
-    if leak is not None and _outweighs(leak, scores, findings):
-        return Verdict(
-            leak.class_,
-            healthy=False,
-            confidence=leak.confidence,
-            sentence=leak.message,
-        )
+    leak = _leak(findings)
+    if leak is not None and _outweighs(scores, findings):
+        return Verdict("memory", healthy=False, confidence=leak.confidence, sentence=leak.message)
     confidence = _confidence(analysis, scores.lead)
     if _unknown(lines):
         return Verdict(
@@ -140,18 +133,26 @@ def _healthy(scores: Scores, findings: Sequence[Finding]) -> bool:
     return not worth_it and scores.useful >= _BUSY_ENOUGH
 
 
-def _outweighs(leak: Finding, scores: Scores, findings: Sequence[Finding]) -> bool:
-    """Does a finding without a time gain (memory that runs out) come before the budget's class?
+def _leak(findings: Sequence[Finding]) -> Finding | None:
+    """The finding that says that memory runs out: critical, though it costs no time."""
+    return next(
+        (
+            f
+            for f in findings
+            if f.class_ == "memory" and f.gain.basis == "none" and f.severity == "critical"
+        ),
+        None,
+    )
+
+
+def _outweighs(scores: Scores, findings: Sequence[Finding]) -> bool:
+    """Does memory that runs out come before the budget's class?
 
     It does when the device is busy with useful work, or when nothing else found is serious: a
     program that will crash is in more trouble than one that could be faster.
     """
-    if leak.class_ == "quality":
-        return False
     high = SEVERITIES.index("high")
-    serious = any(
-        SEVERITIES.index(f.severity) <= high and f.gain.basis != "none" for f in findings
-    )
+    serious = any(SEVERITIES.index(f.severity) <= high and f.gain.basis != "none" for f in findings)
     return scores.bottleneck == scores.kernels or not serious
 
 
@@ -186,9 +187,7 @@ _HOST_SENTENCES = {
 }
 
 
-def _sentence(
-    scores: Scores, healthy: bool, lines: Sequence[Budget], analysis: Analysis
-) -> str:
+def _sentence(scores: Scores, healthy: bool, lines: Sequence[Budget], analysis: Analysis) -> str:
     named = scores.bottleneck
     largest = next((line.label for line in lines if line.class_ == named), "not in a known class")
     templates = _SENTENCES if analysis.device else _HOST_SENTENCES
@@ -218,7 +217,9 @@ def _long_gap(analysis: Analysis) -> list[str]:
     inside = f" (in {trace.names[trace.column('name_id')[op]]})" if op not in (-1, row) else ""
     places = analysis.locations(np.array([row]))
     place = next((f" called from {p.function} ({p.file}:{p.line})" for p in places if p.file), "")
-    return [f"One idle gap lasts {duration(length)}; meanwhile the host was in {name}{inside}{place}."]
+    return [
+        f"One idle gap lasts {duration(length)}; meanwhile the host was in {name}{inside}{place}."
+    ]
 
 
 def notes_for(analysis: Analysis, job: Job) -> tuple[str, ...]:

@@ -16,10 +16,11 @@ from kinetoscope.metrics.budget import (
     idle_lines,
     merged,
 )
-from kinetoscope.metrics.ownership import owned_gaps
 from kinetoscope.metrics.idle import host_blocked
 from kinetoscope.metrics.overhead import event_overhead_ns
+from kinetoscope.metrics.ownership import owned_gaps
 from kinetoscope.result import Budget
+from kinetoscope.trace.trace import IntArray
 
 
 def recorded_lines(analysis: Analysis) -> list[Line]:
@@ -47,7 +48,7 @@ def _without_waiting(analysis: Analysis, lines: list[Line]) -> list[Line]:
     return kept + waiting
 
 
-def _deflated(analysis: Analysis) -> np.ndarray:  # type: ignore[type-arg]
+def _deflated(analysis: Analysis) -> IntArray:
     """Length of each idle piece without the overhead of the events that start in it."""
     pieces, trace = analysis.pieces, analysis.trace
     cost = event_overhead_ns(trace)
@@ -55,7 +56,7 @@ def _deflated(analysis: Analysis) -> np.ndarray:  # type: ignore[type-arg]
     ts = trace.column("ts_ns")[use]
     total = np.concatenate(([0.0], np.cumsum(cost[use])))
     inside = total[np.searchsorted(ts, pieces.end)] - total[np.searchsorted(ts, pieces.start)]
-    return np.maximum(pieces.ns - inside, 0.1 * pieces.ns).astype(np.int64)
+    return np.asarray(np.maximum(pieces.ns - inside, 0.1 * pieces.ns), dtype=np.int64)
 
 
 def budget(analysis: Analysis) -> tuple[Budget, ...]:

@@ -39,7 +39,7 @@ def simulate(model: Model, change: Change | None = None, *, deflate: float = 0.0
     """
     change = change or Change()
     segment, cost = _host_costs(model, change, deflate)
-    duration, dropped = _device_costs(model, change)
+    duration, dropped = _device_costs(model, change, deflate)
     blocks = model.blocks_on.copy()
     if change.unblock is not None and change.unblock.size:
         freed = np.isin(model.call_row, change.unblock)
@@ -73,8 +73,10 @@ def _host_costs(model: Model, change: Change, deflate: float) -> tuple[IntArray,
     return np.maximum(segment, 0).astype(np.int64), np.maximum(cost, 0).astype(np.int64)
 
 
-def _device_costs(model: Model, change: Change) -> tuple[IntArray, IntArray]:
+def _device_costs(model: Model, change: Change, deflate: float) -> tuple[IntArray, IntArray]:
     duration = model.duration.copy()
+    if model.inflated is not None:
+        duration -= (min(deflate, 1.0) * model.inflated).astype(np.int64)
     if change.durations is not None and change.durations[0].size:
         rows, new = change.durations
         order = np.argsort(rows)

@@ -76,9 +76,7 @@ class Links:
         if missing.size:
             ops = rows_of(trace, Kind.CPU_OP)
             ops = ops[ext[ops] > 0]
-            result[missing] = lookup(
-                ext[ops].astype(np.int64), ops, ext[missing].astype(np.int64)
-            )
+            result[missing] = lookup(ext[ops].astype(np.int64), ops, ext[missing].astype(np.int64))
         return result
 
     @cached_property
