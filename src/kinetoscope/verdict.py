@@ -226,7 +226,7 @@ def notes_for(analysis: Analysis, job: Job) -> tuple[str, ...]:
     """What a reader should know about the recording before trusting the numbers."""
     notes = []
     step, times = analysis.step_time, analysis.times
-    if step.mid < 0.9 * analysis.step_ns:
+    if step.mid < 0.9 * analysis.step_ns and analysis.options.real_step_ns is None:
         notes.append(
             f"Profiling slowed the host: the step was recorded at {duration(analysis.step_ns)}, "
             f"without the profiler it takes about {duration(step.mid)}. "
