@@ -262,31 +262,16 @@ def _blocking(
     ends = event_end[by_end]
     candidates = np.flatnonzero(waiting & (end - start > 0))
     latest = np.searchsorted(ends, end[candidates], side="right") - 1
-    for k, i in zip(candidates.tolist(), latest.tolist(), strict=True):
-        at = i
-        # Step back over events that were launched later than this call.
-        while at >= 0 and ends[at] > start[k] and owner[by_end[at]] > k:
-            at -= 1
-    return blocks_on, tail
-    kind = np.where(calls >= 0, trace.column("kind")[calls], 255)
-    waiting = np.isin(kind, (Kind.SYNC_CALL, Kind.COPY_CALL, Kind.FREE_CALL, Kind.ALLOC_CALL))
-    waiting[owner[_on_device_only(trace, events)]] = False
-    ts, dur = trace.column("ts_ns")[events], trace.column("dur_ns")[events]
-    event_end = ts + dur
-    by_end = np.argsort(event_end, kind="stable")
-    ends = event_end[by_end]
-    candidates = np.flatnonzero(waiting & (end - start > 0))
-    latest = np.searchsorted(ends, end[candidates], side="right") - 1
-    for k, i in zip(candidates.tolist(), latest.tolist(), strict=True):
-        at = i
+    for k, last in zip(candidates.tolist(), latest.tolist(), strict=True):
+        at = last
         # Step back over events that were launched later than this call.
         while at >= 0 and ends[at] > start[k] and owner[by_end[at]] > k:
             at -= 1
         if at < 0 or ends[at] <= start[k]:
             continue
-        late = int(end[k] - ends[i])
+        late = int(end[k] - ends[at])
         if late <= max(_BLOCK_TAIL_NS, 0.3 * (end[k] - start[k])):
-            blocks_on[k], tail[k] = by_end[i], late
+            blocks_on[k], tail[k] = by_end[at], late
     return blocks_on, tail
 
 
