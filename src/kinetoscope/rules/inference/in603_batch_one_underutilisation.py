@@ -214,8 +214,10 @@ def _feeds_itself(trace: Trace, queue: Loop) -> bool:
 def _products(trace: Trace, thread: int, low: int, high: int) -> list[tuple[int, int]]:
     """Nodes of the products that Python called in this time, with their input's position."""
     names, name_id = trace.names, trace.column("name_id")
-    found = ((n, short_name(names[name_id[trace.tree.rows[n]]])) for n in
-             _called(trace, thread, low, high))
+    found = (
+        (n, short_name(names[name_id[trace.tree.rows[n]]]))
+        for n in _called(trace, thread, low, high)
+    )
     return [(n, PRODUCTS[name]) for n, name in found if name in PRODUCTS]
 
 
@@ -248,9 +250,7 @@ def _throughput(analysis: Analysis, sizes: tuple[int, int, int]) -> Gain:
     return Gain(round(min(low, mid), 3), round(mid, 3), round(max(high, mid), 3), basis="replay")
 
 
-def _batched(
-    analysis: Analysis, sizes: tuple[int, int, int]
-) -> list[npt.NDArray[np.float64]]:
+def _batched(analysis: Analysis, sizes: tuple[int, int, int]) -> list[npt.NDArray[np.float64]]:
     """Durations of all device events for batches of these sizes."""
     work = analysis.get(device_ops)
     everything = np.arange(work.rows.size)
@@ -269,8 +269,9 @@ def _serve(t: TraceBuilder, samples: int, requests: int) -> None:
             begin = at + 10 + i * (3_900 // requests)
             t.module("Net_0", begin, 3_900 // requests - 20)
             for k in range(3):
-                t.op("aten::linear", begin + 5 + 30 * k, 24,
-                     dims=[[samples, 256], [256, 256], [256]])
+                t.op(
+                    "aten::linear", begin + 5 + 30 * k, 24, dims=[[samples, 256], [256, 256], [256]]
+                )
                 t.kernel("gemm", begin + 20 + 30 * k, 5, launch_at=begin + 10 + 30 * k)
 
 
