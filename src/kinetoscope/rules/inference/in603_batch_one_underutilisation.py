@@ -52,6 +52,10 @@ from kinetoscope.units import count, duration
 if TYPE_CHECKING:
     from kinetoscope.testing import TraceBuilder
 
+_BATCHER = (
+    "https://docs.nvidia.com/deeplearning/triton-inference-server/user-guide/docs/batcher.html"
+)
+
 
 class Thresholds(Options, frozen=True):
     """When single requests are worth a word."""
@@ -115,8 +119,7 @@ def _hit(analysis: Analysis, found: _Requests, gain: Gain, known: int, queue: bo
         fix=Fix(
             summary="Collect waiting requests and run them as one batch.",
             snippet="answers = model(torch.cat(requests))",
-            reference="https://docs.nvidia.com/deeplearning/triton-inference-server/user-guide/"
-            "docs/user_guide/batcher.html",
+            reference=_BATCHER,
         ),
         gain=gain,
         confidence=0.7 if queue else 0.4,
@@ -292,9 +295,7 @@ RULE = Rule(
     options=Thresholds(),
     needs=frozenset({"ops", "shapes"}),
     evidence="T",
-    references=(
-        "https://docs.nvidia.com/deeplearning/triton-inference-server/user-guide/docs/user_guide/batcher.html",
-    ),
+    references=(_BATCHER,),
     examples=(
         Example("32 requests of one sample", _queue, fires=True),
         Example("one batch of 32 samples", _batch, fires=False),
