@@ -22,7 +22,6 @@ from kinetoscope.metrics.ownership import owned_gaps
 from kinetoscope.result import Budget
 from kinetoscope.trace.trace import IntArray
 
-
 _LEAST_HOST = 0.1
 """Part of the host's idle time that remains where device work fills the step."""
 
