@@ -96,10 +96,16 @@ def test_a_rule_has_both_kinds_of_example(rule: Rule) -> None:
 @pytest.mark.parametrize(("rule", "example"), EXAMPLES)
 def test_examples_do_what_they_say(rule: Rule, example: Example, tmp_path: Path) -> None:
     from kinetoscope.analysis import Analysis
-    from kinetoscope.testing import TraceBuilder
+    from kinetoscope.testing import JobBuilder, TraceBuilder
     from kinetoscope.trace.readers import read
 
-    builder = TraceBuilder()
-    example.build(builder)
-    outcome = rule.run(Analysis(read(builder.write(tmp_path / "trace.json"))))
+    builders = (example.build, *example.peers)
+    job = JobBuilder(len(builders)) if example.peers else [TraceBuilder()]
+    analyses = []
+    for number, (build, builder) in enumerate(zip(builders, job, strict=True)):
+        build(builder)
+        analyses.append(Analysis(read(builder.write(tmp_path / f"rank{number}.json"))))
+    for analysis in analyses:
+        analysis.peers = tuple(a for a in analyses if a is not analysis)
+    outcome = rule.run(analyses[0])
     assert outcome.status == ("fired" if example.fires else "silent"), outcome.reason

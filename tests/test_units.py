@@ -98,6 +98,14 @@ def test_percent(ratio: float, text: str) -> None:
             "1.2x (1.0x to 1.4x)",
             "step up to 1.4x faster, likely 1.2x, perhaps not at all",
         ),
+        (
+            40,
+            2993,
+            11144,
+            "over 100x (40x to over 100x)",
+            "step 40x to over 100x faster, likely over 100x",
+        ),
+        (1341, 2993, 11144, "over 100x", "step over 100x faster"),
         (8, 14, 31, "14x (8.0x to 31x)", "step 8.0x to 31x faster, likely 14x"),
     ],
 )

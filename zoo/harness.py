@@ -120,7 +120,8 @@ def find_plant(c: Case) -> dict[str, object] | None:
         "file": path.name,
         "line": line,
         "function": inner.name,
-        "function_line": inner.lineno,
+        # What a stack event shows: the first line of the code, decorators included.
+        "function_line": min([inner.lineno, *(d.lineno for d in inner.decorator_list)]),
         "source": lines[line - 1].rsplit("# PLANT", 1)[0].strip(),
     }
 

@@ -154,7 +154,8 @@ def record_all(names: list[str], out: Path, ranks: int, budget: float, limit: fl
                         write_truth(found, out)
             except queue.Empty:
                 print(f"TIMEOUT {current}", flush=True)
-            workers.end()
+            finally:
+                workers.end()
             if current in left:
                 print(f"FAILED {current}", flush=True)
                 left.remove(current)
@@ -169,7 +170,9 @@ def record_all(names: list[str], out: Path, ranks: int, budget: float, limit: fl
 def show(name: str, facts: dict, deadline: float) -> None:
     slow, fixed = (facts[v]["pipelined_ms"] for v in ("slow", "fixed"))
     left = deadline - time.monotonic()
-    print(f"{name:26} {slow:9.3f} {fixed:9.3f} x{slow / fixed:6.2f}  {left:4.0f} s left", flush=True)
+    print(
+        f"{name:26} {slow:9.3f} {fixed:9.3f} x{slow / fixed:6.2f}  {left:4.0f} s left", flush=True
+    )
 
 
 def compress(out: Path, name: str) -> None:
@@ -218,6 +221,8 @@ def main() -> None:
     import zoo.programs  # noqa: F401
     from zoo.harness import CASES, find_plant
 
+    # Workers have sessions of their own: a plain kill of this process must end them too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     names = args.cases or [n for n, c in CASES.items() if c.ranks == args.ranks]
     for name in names:
         find_plant(CASES[name])

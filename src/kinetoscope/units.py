@@ -13,6 +13,9 @@ _DECIMAL = ((1, ""), (1e3, "k"), (1e6, "M"), (1e9, "G"), (1e12, "T"), (1e15, "P"
 
 NOT_A_NUMBER = "not a number"
 
+MOST_TIMES = 100
+"""Larger factors are not known so well, and read the same to a person."""
+
 
 def _decimals(value: float) -> int:
     """Decimals that give `value` three significant digits, at most two."""
@@ -133,6 +136,8 @@ def _times_decimals(*factors: float) -> int:
 def _times(factor: float, decimals: int) -> str:
     if not math.isfinite(factor):
         return NOT_A_NUMBER
+    if factor >= MOST_TIMES:
+        return f"over {MOST_TIMES}x"
     return f"{_fixed(factor, 0 if factor >= 9.95 else decimals)}x"
 
 

@@ -144,20 +144,29 @@ def test_nothing_is_left_of_an_interrupted_run(
 @pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo terminal")
 def test_progress_is_shown_on_a_terminal_only(trace: Path) -> None:
     leader, follower = pty.openpty()
-    try:
-        done = subprocess.run(
-            [*COMMAND, "analyze", str(trace)],
-            stdout=subprocess.PIPE,
-            stderr=follower,
-            check=True,
-            env=os.environ | {"TERM": "xterm"},
-            timeout=60,
-        )
-        os.set_blocking(leader, False)
-        shown = os.read(leader, 1 << 16)
-    finally:
-        os.close(follower)
-        os.close(leader)
+    process = subprocess.Popen(
+        [*COMMAND, "analyze", str(trace)],
+        stdout=subprocess.PIPE,
+        stderr=follower,
+        env=os.environ | {"TERM": "xterm"},
+    )
+    os.close(follower)
+    shown = _read_terminal(leader)
+    out, _ = process.communicate(timeout=60)
+    assert process.returncode == 0
     assert b"\x1b[?25l" in shown, "a progress bar hides the cursor"
     assert b"\x1b[?25h" in shown, "and shows it again"
-    assert b"\x1b" not in done.stdout
+    assert b"\x1b" not in out
+
+
+def _read_terminal(leader: int) -> bytes:
+    """All that was written to a terminal, until its last writer is gone."""
+    pieces = []
+    try:
+        while piece := os.read(leader, 1 << 16):
+            pieces.append(piece)
+    except OSError:  # how Linux says that nobody writes any more
+        pass
+    finally:
+        os.close(leader)
+    return b"".join(pieces)

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ def saved(tmp_path: Path) -> Path:
         (["anlyze"], 2, "No such command 'anlyze'", "--help"),
         (["trace.json.gz"], 2, "trace.json.gz is not a command", "analyze trace.json.gz"),
         (["analyze"], 2, "Missing argument 'PATH...'", "analyze --help"),
-        (["analyze", "x", "--what"], 2, "No such option '--what'", "analyze --help"),
+        (["analyze", "x", "--what"], 2, "No such option", "analyze --help"),
         (["analyze", "x", "--fail-on", "dire"], 2, "'dire' is not one of", "analyze --help"),
         (["analyze", "x", "--real-step-ms", "0"], 2, "0.0 is not in the range", "--help"),
         (["analyze", "x", "--source-root", "/no/such"], 2, "does not exist", "--help"),
@@ -120,14 +121,13 @@ def test_no_arguments_is_help(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_help_is_quick() -> None:
-    """The bound is for a loaded machine; on an idle one it takes a third of that."""
-    import time
+    """150 ms; on a loaded machine no more than eight starts of a bare interpreter."""
+    bare = min(_seconds([sys.executable, "-c", "pass"]) for _ in range(5))
+    best = min(_seconds([*COMMAND, "--help"]) for _ in range(5))
+    assert best < max(0.15, 8 * bare)
 
-    best = min(_seconds(time.perf_counter) for _ in range(5))
-    assert best < 0.4
 
-
-def _seconds(clock: Any) -> float:
-    start = clock()
-    subprocess.run([*COMMAND, "--help"], check=True, capture_output=True)
-    return float(clock() - start)
+def _seconds(words: list[str]) -> float:
+    start = time.perf_counter()
+    subprocess.run(words, check=True, capture_output=True)
+    return time.perf_counter() - start

@@ -63,7 +63,7 @@ export function kindColor(kind: string): string {
   return KIND_COLORS[kind] ?? KIND_COLORS.other;
 }
 
-const SHADES = [0, 0.38, -0.22, 0.6, -0.4];
+const SHADES = [0, 0.38, -0.22, 0.62, -0.4, 0.2, 0.78, -0.55];
 const reasons = new Map<string, string>();
 
 /** Colour of a box: reasons for idle time share the hue of their class and differ in shade. */

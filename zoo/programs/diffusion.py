@@ -155,7 +155,10 @@ def rescale_on_host(h):
 def h2d_same_stream(fixed):
     width = pick(16, 4)
     net = nn.Sequential(
-        nn.Conv2d(3, width, 4, 4), ResBlock(width, width), ResBlock(width, width), nn.Conv2d(width, 3, 1)
+        nn.Conv2d(3, width, 4, 4),
+        ResBlock(width, width),
+        ResBlock(width, width),
+        nn.Conv2d(width, 3, 1),
     ).to(DEV)
     opt = torch.optim.AdamW(net.parameters(), lr=1e-4, fused=True)
     shape = (pick(96, 2), 3, pick(384, 8), pick(384, 8))

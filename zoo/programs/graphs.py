@@ -64,7 +64,7 @@ def fw_launch_gnn(fixed):
     "autograd anomaly detection left on",
     "framework",
     codes=("FW521",),
-    functions=("train_checked", "fw_anomaly_gnn"),
+    functions=("train_checked",),
     active=2,
 )
 def fw_anomaly_gnn(fixed):

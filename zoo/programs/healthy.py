@@ -42,7 +42,9 @@ class Tiles(Dataset):
 
     def __getitem__(self, i):
         g = torch.Generator().manual_seed(i)
-        return torch.randint(0, 256, (3, self.side, self.side), generator=g, dtype=torch.uint8), i % 10
+        return torch.randint(
+            0, 256, (3, self.side, self.side), generator=g, dtype=torch.uint8
+        ), i % 10
 
 
 @case(
@@ -52,7 +54,11 @@ def ok_convnet_loader(fixed):
     net = Classifier((128, 256, 512), 3, 10).to(DEV, BF16, memory_format=torch.channels_last)
     opt = torch.optim.SGD(net.parameters(), lr=0.01, fused=True)
     loader = DataLoader(
-        Tiles(pick(224, 16)), pick(96, 2), num_workers=pick(10, 1), pin_memory=not DRY, prefetch_factor=4
+        Tiles(pick(224, 16)),
+        pick(96, 2),
+        num_workers=pick(10, 1),
+        pin_memory=not DRY,
+        prefetch_factor=4,
     )
     stream = iter(loader)
 
@@ -108,7 +114,9 @@ def ok_infer_big_batch(fixed):
 @case("healthy: pinned copies on a side stream, overlapped", "compute", also=("memory",))
 def ok_async_copies(fixed):
     dim = pick(4096, 16)
-    net = nn.Sequential(*[m for _ in range(4) for m in (nn.Linear(dim, dim), nn.GELU())]).to(DEV, BF16)
+    net = nn.Sequential(*[m for _ in range(4) for m in (nn.Linear(dim, dim), nn.GELU())]).to(
+        DEV, BF16
+    )
     opt = torch.optim.SGD(net.parameters(), lr=1e-4, fused=True)
     batches = [pinned(torch.randn(pick(16384, 4), dim, dtype=BF16)) for _ in range(3)]
     side = None if DRY else torch.cuda.Stream()
@@ -154,7 +162,9 @@ def ok_fused_adamw(fixed):
 )
 def ok_small_graphed(fixed):
     dim = pick(256, 16)
-    net = nn.Sequential(*[m for _ in range(12) for m in (nn.Linear(dim, dim), nn.LayerNorm(dim), nn.GELU())])
+    net = nn.Sequential(
+        *[m for _ in range(12) for m in (nn.Linear(dim, dim), nn.LayerNorm(dim), nn.GELU())]
+    )
     net = net.to(DEV)
     x = torch.randn(64, dim, device=DEV)
 
@@ -178,7 +188,9 @@ def ok_memory_roof(fixed):
 @case("healthy: compute-bound MLP with Python hooks hidden behind the GPU", "compute")
 def ok_hooked_mlp(fixed):
     dim = pick(6144, 16)
-    net = nn.Sequential(*[m for _ in range(3) for m in (nn.Linear(dim, dim), nn.ReLU())]).to(DEV, BF16)
+    net = nn.Sequential(*[m for _ in range(3) for m in (nn.Linear(dim, dim), nn.ReLU())]).to(
+        DEV, BF16
+    )
     seen = {}
     for k, m in enumerate(net):
         m.register_forward_hook(lambda m, a, y, k=k: seen.__setitem__(k, tuple(y.shape)))

@@ -288,7 +288,9 @@ def fw_moe_where(fixed):
 )
 def fw_beam_python(fixed):
     dim, vocab, width, rows = pick(512, 16), pick(4096, 50), pick(8, 2), pick(8, 2)
-    net = nn.Sequential(nn.Embedding(vocab, dim), nn.Linear(dim, dim), nn.Tanh(), nn.Linear(dim, vocab))
+    net = nn.Sequential(
+        nn.Embedding(vocab, dim), nn.Linear(dim, dim), nn.Tanh(), nn.Linear(dim, vocab)
+    )
     net = net.to(DEV)
     state = {"ids": torch.zeros(rows * width, dtype=torch.long, device=DEV)}
     total = torch.zeros(rows * width, 1, device=DEV)

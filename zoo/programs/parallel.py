@@ -121,7 +121,7 @@ def cm_gather_each(fixed):
     "communication",
     also=("framework",),
     codes=("CM403",),
-    functions=("train_bucketed", "cm_tiny_buckets"),
+    functions=("train_bucketed",),
     ranks=2,
     active=3,
 )
@@ -214,7 +214,7 @@ class EncoderBlock(nn.Module):
     "communication",
     also=("framework",),
     codes=("CM418", "CM403"),
-    functions=("train_encoder", "forward", "cm_fsdp_projections"),
+    functions=("train_encoder", "forward"),
     ranks=2,
     active=2,
 )
@@ -246,7 +246,7 @@ def conv_block(chans):
     "communication",
     also=("framework",),
     codes=("CM418", "CM403"),
-    functions=("train_shards", "cm_fsdp_convs"),
+    functions=("train_shards",),
     ranks=2,
     active=2,
 )

@@ -42,7 +42,7 @@ class ClickLog(Dataset):
     "feature hashing in the main process (num_workers=0)",
     "data_loading",
     codes=("DL101", "DL108"),
-    functions=("hash_row", "__getitem__", "train_clicks", "dl_hash_mainproc"),
+    functions=("hash_row", "__getitem__", "train_clicks"),
     active=3,
 )
 def dl_hash_mainproc(fixed):
@@ -71,7 +71,9 @@ def dl_hash_mainproc(fixed):
     plant_in="to_device",
 )
 def h2d_pageable_features(fixed):
-    net = nn.Sequential(nn.Linear(400, 512), nn.ReLU(), nn.Linear(512, 256), nn.ReLU(), nn.Linear(256, 1))
+    net = nn.Sequential(
+        nn.Linear(400, 512), nn.ReLU(), nn.Linear(512, 256), nn.ReLU(), nn.Linear(256, 1)
+    )
     net = net.to(DEV)
     opt = torch.optim.Adam(net.parameters(), fused=True)
     rows = pick(48_000, 8)
@@ -98,12 +100,14 @@ def to_device(batch, overlap):
     "fp32 ranking tower without TF32",
     "compute",
     codes=("CP201",),
-    functions=("train_tower", "cp_fp32_tower"),
+    functions=("train_tower",),
     light=True,
 )
 def cp_fp32_tower(fixed):
     width = pick(4096, 16)
-    tower = nn.Sequential(*[m for _ in range(4) for m in (nn.Linear(width, width), nn.ReLU())]).to(DEV)
+    tower = nn.Sequential(*[m for _ in range(4) for m in (nn.Linear(width, width), nn.ReLU())]).to(
+        DEV
+    )
     opt = torch.optim.SGD(tower.parameters(), lr=1e-3, fused=True)
     x = torch.randn(pick(3072, 4), width, device=DEV)
     torch.set_float32_matmul_precision("high" if fixed else "highest")
@@ -199,7 +203,9 @@ class Bank:
 def mm_ema_clones(fixed):
     table = nn.Embedding(pick(1_500_000, 50), 128, sparse=True, device=DEV)
     wide = pick(1024, 16)
-    deep = nn.Sequential(nn.Linear(128, wide), nn.ReLU(), nn.Linear(wide, wide), nn.ReLU(), nn.Linear(wide, 1))
+    deep = nn.Sequential(
+        nn.Linear(128, wide), nn.ReLU(), nn.Linear(wide, wide), nn.ReLU(), nn.Linear(wide, 1)
+    )
     model = nn.ModuleDict({"table": table, "deep": deep.to(DEV)})
     opt = torch.optim.SGD(model.parameters(), lr=0.01)
     average = {k: v.detach().clone() for k, v in model.state_dict().items()}
@@ -211,7 +217,9 @@ def mm_ema_clones(fixed):
         opt.step()
         if fixed:
             with torch.no_grad():
-                torch._foreach_lerp_(list(average.values()), list(model.state_dict().values()), 0.01)
+                torch._foreach_lerp_(
+                    list(average.values()), list(model.state_dict().values()), 0.01
+                )
         else:
             update_average(average, model)
 

@@ -18,7 +18,8 @@ class Decoder(nn.Module):
         self.qkv = nn.ModuleList(nn.Linear(dim, 3 * dim) for _ in range(depth))
         self.proj = nn.ModuleList(nn.Linear(dim, dim) for _ in range(depth))
         self.mlp = nn.ModuleList(
-            nn.Sequential(nn.Linear(dim, 4 * dim), nn.GELU(), nn.Linear(4 * dim, dim)) for _ in range(depth)
+            nn.Sequential(nn.Linear(dim, 4 * dim), nn.GELU(), nn.Linear(4 * dim, dim))
+            for _ in range(depth)
         )
         self.heads = heads
         self.register_buffer("cache", torch.zeros(depth, 2, heads, room, dim // heads))
@@ -29,7 +30,9 @@ class Decoder(nn.Module):
             q, key, value = qkv(self.norms[2 * k](x)).view(3, self.heads, 1, -1)
             self.cache[k, 0].index_copy_(1, at, key)
             self.cache[k, 1].index_copy_(1, at, value)
-            y = F.scaled_dot_product_attention(q[None], self.cache[k, 0][None], self.cache[k, 1][None])
+            y = F.scaled_dot_product_attention(
+                q[None], self.cache[k, 0][None], self.cache[k, 1][None]
+            )
             x = x + proj(y.reshape(1, -1))
             x = x + mlp(self.norms[2 * k + 1](x))
         return self.head(x)
@@ -96,15 +99,19 @@ def answer_queue(net, queue):
     "memory",
     also=("compute",),
     codes=("IN601",),
-    functions=("evaluate", "forward"),
+    functions=("evaluate",),
     marks=False,
 )
 def in_grad_enabled(fixed):
     blocks = [
-        nn.Sequential(nn.Conv2d(32, 32, 3, padding=1), nn.BatchNorm2d(32), nn.ReLU(), nn.Conv2d(32, 32, 1))
+        nn.Sequential(
+            nn.Conv2d(32, 32, 3, padding=1), nn.BatchNorm2d(32), nn.ReLU(), nn.Conv2d(32, 32, 1)
+        )
         for _ in range(16)
     ]
-    net = nn.Sequential(nn.Conv2d(3, 32, 3, 2, 1), *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten()).to(DEV)
+    net = nn.Sequential(
+        nn.Conv2d(3, 32, 3, 2, 1), *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten()
+    ).to(DEV)
     net.eval()
     x = torch.randn(pick(96, 2), 3, pick(192, 16), pick(192, 16), device=DEV)
 

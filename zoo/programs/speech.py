@@ -43,7 +43,7 @@ class Keywords(nn.Module):
     "spectrograms computed in the main process (num_workers=0)",
     "data_loading",
     codes=("DL101", "DL108"),
-    functions=("__getitem__", "train_keywords", "dl_spectrogram_mainproc"),
+    functions=("__getitem__", "train_keywords"),
     active=4,
     light=True,
 )
@@ -109,7 +109,9 @@ def fw_lstm_cell_loop(fixed):
     active=8,
 )
 def mm_leak_logits(fixed):
-    body = nn.Sequential(nn.Conv1d(80, 256, 5, padding=2), nn.GELU(), nn.Conv1d(256, 256, 5, padding=2), nn.GELU())
+    body = nn.Sequential(
+        nn.Conv1d(80, 256, 5, padding=2), nn.GELU(), nn.Conv1d(256, 256, 5, padding=2), nn.GELU()
+    )
     head = nn.Linear(256, 40)
     model = nn.ModuleList([body, head]).to(DEV)
     opt = torch.optim.SGD(model.parameters(), lr=0.01)
@@ -138,7 +140,12 @@ def mm_leak_logits(fixed):
 )
 def fw_sync_timers(fixed):
     blocks = [nn.GRU(192, 192, batch_first=True).to(DEV) for _ in range(2)]
-    mixes = [nn.Sequential(nn.LayerNorm(192), nn.Linear(192, 768), nn.GELU(), nn.Linear(768, 192)).to(DEV) for _ in range(16)]
+    mixes = [
+        nn.Sequential(nn.LayerNorm(192), nn.Linear(192, 768), nn.GELU(), nn.Linear(768, 192)).to(
+            DEV
+        )
+        for _ in range(16)
+    ]
     x = torch.randn(32, pick(40, 4), 192, device=DEV)
     spent = {}
 

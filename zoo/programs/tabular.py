@@ -28,13 +28,14 @@ class Rows(Dataset):
     "loader workers started anew for each short epoch",
     "data_loading",
     codes=("DL103",),
-    functions=("train_rows", "dl_short_epochs"),
+    functions=("train_rows",),
     active=8,
 )
 def dl_short_epochs(fixed):
     model = nn.Sequential(nn.Linear(40, 256), nn.ReLU(), nn.Linear(256, 3)).to(DEV)
     opt = torch.optim.Adam(model.parameters(), fused=True)
-    loader = DataLoader(Rows(pick(512, 16)), pick(128, 4), num_workers=3, persistent_workers=fixed)  # PLANT
+    rows = Rows(pick(512, 16))
+    loader = DataLoader(rows, pick(128, 4), num_workers=3, persistent_workers=fixed)  # PLANT
     epoch = [iter(loader)]
 
     def train_rows():
@@ -54,12 +55,16 @@ def dl_short_epochs(fixed):
     "hidden width of 4097 in a bf16 MLP",
     "compute",
     codes=("CP202",),
-    functions=("train_wide", "cp_odd_hidden"),
+    functions=("train_wide",),
 )
 def cp_odd_hidden(fixed):
     hidden = pick(4096 if fixed else 4097, 17)  # PLANT
     net = nn.Sequential(
-        nn.Linear(1024, hidden), nn.ReLU(), nn.Linear(hidden, hidden), nn.ReLU(), nn.Linear(hidden, 64)
+        nn.Linear(1024, hidden),
+        nn.ReLU(),
+        nn.Linear(hidden, hidden),
+        nn.ReLU(),
+        nn.Linear(hidden, 64),
     ).to(DEV, BF16)
     opt = torch.optim.SGD(net.parameters(), lr=1e-3, fused=True)
     x = torch.randn(pick(8192, 4), 1024, device=DEV, dtype=BF16)
@@ -116,7 +121,9 @@ class SeriesAttention(nn.Module):
         self.heads, self.fused = heads, fused
         self.norm = nn.LayerNorm(dim)
         self.qkv, self.out = nn.Linear(dim, 3 * dim), nn.Linear(dim, dim)
-        self.mlp = nn.Sequential(nn.LayerNorm(dim), nn.Linear(dim, 4 * dim), nn.GELU(), nn.Linear(4 * dim, dim))
+        self.mlp = nn.Sequential(
+            nn.LayerNorm(dim), nn.Linear(dim, 4 * dim), nn.GELU(), nn.Linear(4 * dim, dim)
+        )
 
     def attend(self, q, k, v):
         logits = torch.einsum("bqhd,bkhd->bhqk", q, k) * q.shape[-1] ** -0.5  # PLANT
@@ -164,7 +171,9 @@ def cp_attention_einsum(fixed):
 )
 def cp_fp32_forecaster(fixed):
     dim = pick(768, 16)
-    net = nn.Sequential(*[SeriesAttention(dim, 12 if dim > 16 else 4) for _ in range(pick(4, 1))]).to(DEV)
+    net = nn.Sequential(
+        *[SeriesAttention(dim, 12 if dim > 16 else 4) for _ in range(pick(4, 1))]
+    ).to(DEV)
     opt = torch.optim.AdamW(net.parameters(), lr=1e-4, fused=True)
     x = torch.randn(pick(32, 1), pick(256, 8), dim, device=DEV)
 

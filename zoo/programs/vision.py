@@ -17,9 +17,7 @@ class ConvStage(nn.Module):
         layers = []
         for i in range(depth):
             layers += [
-                nn.Conv2d(
-                    cin if i == 0 else cout, cout, 3, stride if i == 0 else 1, 1, bias=False
-                ),
+                nn.Conv2d(cin if i == 0 else cout, cout, 3, stride if i == 0 else 1, 1, bias=False),
                 nn.BatchNorm2d(cout),
                 nn.ReLU(),
             ]
@@ -33,9 +31,7 @@ class Classifier(nn.Module):
     def __init__(self, widths, depth, classes):
         super().__init__()
         chans = [3, *widths]
-        self.stages = nn.ModuleList(
-            ConvStage(a, b, depth) for a, b in pairwise(chans)
-        )
+        self.stages = nn.ModuleList(ConvStage(a, b, depth) for a, b in pairwise(chans))
         self.head = nn.Linear(widths[-1], classes)
 
     def forward(self, x):
@@ -75,7 +71,7 @@ class Photos(Dataset):
     "one loader worker for a costly augmentation",
     "data_loading",
     codes=("DL102", "DL108"),
-    functions=("train_epoch_step", "dl_single_worker"),
+    functions=("train_epoch_step",),
     light=True,
 )
 def dl_single_worker(fixed):
@@ -83,7 +79,10 @@ def dl_single_worker(fixed):
     opt = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
     workers = 10 if fixed else 1  # PLANT
     loader = DataLoader(
-        Photos(pick(224, 16)), pick(24, 2), num_workers=pick(workers, 1), pin_memory=DEV.type == "cuda"
+        Photos(pick(224, 16)),
+        pick(24, 2),
+        num_workers=pick(workers, 1),
+        pin_memory=DEV.type == "cuda",
     )
     stream = iter(loader)
 
@@ -243,7 +242,7 @@ def fw_sgd_foreach_off(fixed):
     "classifier head with an odd number of classes (21841)",
     "compute",
     codes=("CP202",),
-    functions=("finetune_head", "forward"),
+    functions=("finetune_head",),
 )
 def cp_odd_classes(fixed):
     classes = 21888 if fixed else 21841  # PLANT

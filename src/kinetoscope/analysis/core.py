@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Literal, TypeVar
@@ -29,6 +29,9 @@ from kinetoscope.trace.links import rows_of
 from kinetoscope.trace.trace import IntArray, Trace
 
 T = TypeVar("T")
+
+HOST_ERROR = 0.3
+"""Eight of ten true step times differ less than this from the likely one, in its host part."""
 
 Need = Literal["device", "launches", "shapes", "stacks", "memory", "ops", "steps", "ranks"]
 """What a trace must contain for a rule to be able to fire."""
@@ -188,9 +191,17 @@ class Analysis:
         return self.times.window if self.device else self.times.host_window
 
     @cached_property
-    def model(self) -> Model:
+    def own_model(self) -> Model:
         """The recording as host calls and device events."""
         return build_model(self.trace, self.times)
+
+    @cached_property
+    def model(self) -> Model:
+        """The same; in a job it knows how much of its waiting for other ranks is profiling."""
+        from kinetoscope.analysis.job import inflated_waiting
+
+        own = self.own_model
+        return replace(own, inflated=inflated_waiting(self)) if self.peers else own
 
     @cached_property
     def _deflation(self) -> tuple[float, float, float]:
@@ -200,6 +211,11 @@ class Analysis:
             pinned = _solve(lambda f: simulate(self.model, deflate=f).step_ns, float(real))
             return pinned, pinned, pinned
         return 1.0, 0.0, 1.0 + RELATIVE_ERROR
+
+    @property
+    def deflations(self) -> tuple[float, float, float]:
+        """How much profiling overhead to take off: likely, slowest and fastest true step."""
+        return self._deflation
 
     def _base_ns(self, deflate: float) -> float:
         key = round(deflate * 1000)
@@ -214,12 +230,22 @@ class Analysis:
         if self.options.real_step_ns is not None:
             real = self.options.real_step_ns
             return NsRange(real, real, real)
-        mid_f, high_f, low_f = self._deflation
+        mid_f, _, low_f = self._deflation
         scale = recorded / self._base_ns(0.0)
-        floor = min(self.busy_per_step_ns, recorded)
+        floor = min(self.busy_per_step_ns - self.waiting_per_step_ns, recorded)
         mid = min(max(int(self._base_ns(mid_f) * scale), floor), recorded)
-        low = min(max(int(self._base_ns(low_f) * scale), floor), mid)
+        fast = min(self._base_ns(low_f) * scale, floor + (1 - HOST_ERROR) * (mid - floor))
+        low = min(max(int(fast), floor), mid)
         return NsRange(low, mid, recorded)
+
+    @cached_property
+    def waiting_per_step_ns(self) -> int:
+        """Part of the device's work that is waiting for other ranks, as far as known."""
+        if not self.peers:
+            return 0
+        from kinetoscope.analysis.job import waits
+
+        return waits(self).waiting_ns // self.steps
 
     @cached_property
     def busy_per_step_ns(self) -> int:
@@ -253,8 +279,8 @@ class Analysis:
             return max(base / max(simulate(self.model, change, deflate=deflate).step_ns, 1.0), 1.0)
 
         middle = speedup(mid, mid_f)
-        lows = [speedup(low, f) for f in {slow_f, mid_f, fast_f}]
-        highs = [speedup(high, f) for f in {slow_f, mid_f, fast_f}]
+        lows = [speedup(low, f) for f in {slow_f, fast_f}]
+        highs = [speedup(high, f) for f in {slow_f, fast_f}]
         slack = 1.0 + max(self.replay_error - 0.05, 0.0)
         bottom = max(min(*lows, middle) / slack, 1.0)
         top = max(*highs, middle) * slack

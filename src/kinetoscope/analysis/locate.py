@@ -14,8 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
-from kinetoscope.result import Location
 from kinetoscope.analysis.sources import SourceTree
+from kinetoscope.result import Location
 from kinetoscope.trace.frames import is_user_file, parse_call_stack
 from kinetoscope.trace.kinds import Kind
 from kinetoscope.trace.trace import IntArray, Trace
@@ -37,7 +37,7 @@ class Locator:
         self._sources = SourceTree(source_root)
 
     @cached_property
-    def _names(self) -> np.ndarray:  # type: ignore[type-arg]
+    def _names(self) -> IntArray:
         return self._trace.column("name_id")
 
     def nodes(self, rows: IntArray) -> IntArray:
@@ -116,14 +116,14 @@ class Locator:
         frame = self._trace.tree.frames.get(name_id)
         if frame is None:
             return None
-        line = self._sources.call_line(frame, calls) if calls else None
-        snippet = self._sources.line(frame.file, line or frame.line)
+        called = self._sources.call_line(frame, calls) if calls else None
+        snippet = self._sources.line(frame.file, called or frame.line)
         return Location(
             file=frame.file,
-            line=line or frame.line,
+            line=called or frame.line,
             function=frame.function,
             module=module,
-            exact=line is not None,
+            exact=called is not None,
             count=rows.size,
             snippet=snippet,
         )

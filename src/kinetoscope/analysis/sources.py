@@ -83,15 +83,25 @@ class SourceTree:
 
 
 def _function_at(module: ast.Module, frame: Frame) -> ast.AST | None:
-    """The function that starts at the frame's line (its decorators count)."""
+    """The function that starts at the frame's line (its decorators count).
+
+    A frame that was already running when the recording began carries the line that ran then, so
+    the innermost function of that name around the line counts as well.
+    """
     if frame.function == "<module>":
         return module
+    around: ast.AST | None = None
     for node in ast.walk(module):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            starts = {node.lineno, *(d.lineno for d in node.decorator_list)}
-            if node.name == frame.function and frame.line in starts:
-                return node
-    return None
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        if node.name != frame.function:
+            continue
+        first = min([node.lineno, *(d.lineno for d in node.decorator_list)])
+        if frame.line in (first, node.lineno):
+            return node
+        if first <= frame.line <= (node.end_lineno or node.lineno):
+            around = node
+    return around
 
 
 def _calls(function: ast.AST) -> Iterator[ast.Call]:

@@ -13,7 +13,11 @@ from typing import NoReturn
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit with its code."""
-    sys.exit(run(sys.argv[1:] if arguments is None else arguments))
+    try:
+        code = run(sys.argv[1:] if arguments is None else arguments)
+    except KeyboardInterrupt:  # so early that nothing was there to say so
+        code = 130
+    sys.exit(code)
 
 
 def run(arguments: Sequence[str]) -> int:

@@ -69,9 +69,7 @@ def written_out_attention(trace: Trace) -> tuple[Attention, ...]:
         return ()
     fused = np.array([s.startswith(_FUSED) for s in short], dtype=bool)
     inside = nearest(is_op & fused[name_id], tree.parent) >= 0
-    chosen = np.flatnonzero(
-        is_op & leaf_names[name_id] & ~inside & (trace.links.backward_root < 0)
-    )
+    chosen = np.flatnonzero(is_op & leaf_names[name_id] & ~inside & (trace.links.backward_root < 0))
     finder = _Finder(trace, chosen, [short[i] for i in name_id[chosen]])
     return tuple(found for found in map(finder.around, range(chosen.size)) if found is not None)
 
@@ -85,6 +83,8 @@ class _Finder:
 
     def __init__(self, trace: Trace, nodes: IntArray, names: list[str]) -> None:
         self._trace, self._nodes, self._names = trace, nodes, names
+        step = np.searchsorted(trace.steps.edges, trace.tree.start[nodes], side="right")
+        self._lane = list(zip(trace.tree.thread[nodes].tolist(), step.tolist(), strict=True))
         self._cache: dict[tuple[int, int, int], Args] = {}
 
     def _args(self, at: int) -> Args:
@@ -108,14 +108,13 @@ class _Finder:
         last = self._product(at, +1, shape)
         if first is None or last is None:
             return None
-        return self._build(first, last, shape, at)
+        return self._build(first, last, shape)
 
     def _product(self, at: int, direction: int, shape: list[int]) -> int | None:
         """The nearest product whose result (before) or left factor (after) is the scores."""
-        thread = self._trace.tree.thread[self._nodes[at]]
-        for step in range(1, _REACH):
-            i = at + direction * step
-            if not 0 <= i < self._nodes.size or self._trace.tree.thread[self._nodes[i]] != thread:
+        for distance in range(1, _REACH):
+            i = at + direction * distance
+            if not 0 <= i < self._nodes.size or self._lane[i] != self._lane[at]:
                 return None
             if self._names[i] in _SOFTMAX:
                 return None
@@ -138,10 +137,11 @@ class _Finder:
         left, right = args.dims[first], args.dims[first + 1]
         return (left, right) if len(left) >= 2 and len(right) >= 2 else None
 
-    def _build(self, first: int, last: int, shape: list[int], at: int) -> Attention | None:
+    def _build(self, first: int, last: int, shape: list[int]) -> Attention | None:
         tree = self._trace.tree
         factors = self._factors(first)
-        if factors is None:
+        # With heads as large as the sequence is long, the scores are not what costs.
+        if factors is None or factors[0][-1] >= shape[-1]:
             return None
         start, end = self._nodes[first], self._nodes[last]
         position = _PRODUCTS[self._names[first]]

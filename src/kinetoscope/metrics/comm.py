@@ -32,7 +32,7 @@ class Message:
         collective: `all_reduce`, ...; "" when unknown.
         dtype: c10 name of the element type; "" when not recorded.
         in_nelems, out_nelems: elements of this rank's input and output; -1: not recorded.
-        group: what tells the process group: its ranks, else its name, else "".
+        group: what tells the process group: name and ranks as far as known, else "".
         group_size: ranks of the group; 0: not recorded.
         description: the group's description.
         recorded: False for a kernel without arguments, launched before the recording.
@@ -162,6 +162,8 @@ def _messages(trace: Trace, rows: IntArray) -> tuple[IntArray, tuple[Message, ..
 
 def _host_range(trace: Trace, rows: IntArray) -> IntArray:
     """Name id of the innermost host range of a collective around each launch; -1: none."""
+    if not rows.size:
+        return rows
     node = trace.links.node[rows]
     around = trace.tree.nearest_of(Kind.HOST_COLLECTIVE)
     at = np.where(node >= 0, around[np.maximum(node, 0)], -1) if around.size else node * 0 - 1
@@ -183,7 +185,7 @@ def _parse(trace: Trace, extra: int, name: int, caller: int) -> tuple[Message, i
             dtype=str(args.get("dtype", "")),
             in_nelems=_number(args.get("In msg nelems"), -1),
             out_nelems=_number(args.get("Out msg nelems"), -1),
-            group=group or str(args.get("Process Group Name", "")),
+            group=f"{args.get('Process Group Name', '')} {group}".strip(),
             group_size=_number(args.get("Group size"), 0),
             description=str(args.get("Process Group Description", "")),
             recorded="In msg nelems" in args or caller >= 0,
@@ -219,9 +221,9 @@ def _owners(trace: Trace, rows: IntArray) -> Owner:
     """Who called each collective, by the ranges and frames around its launch."""
     owner = np.full(rows.size, OWNER_UNKNOWN, dtype=np.int8)
     tree = trace.tree
-    node = trace.links.node[rows]
-    if not tree.rows.size:
+    if not rows.size or not tree.rows.size:
         return owner
+    node = trace.links.node[rows]
     names = trace.column("name_id")[tree.rows]
 
     def inside(test: Callable[[str], bool]) -> npt.NDArray[np.bool_]:

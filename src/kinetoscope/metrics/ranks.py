@@ -160,8 +160,12 @@ def _match_group(ranks: Sequence[Collectives], members: list[IntArray], base: In
         elif mine.size:
             a, b = members[reference], mine
             at = _partner(
-                _Side(codes[reference], kinds[reference], ranks[reference].seq[a],
-                      ranks[reference].end[a] + base[reference]),
+                _Side(
+                    codes[reference],
+                    kinds[reference],
+                    ranks[reference].seq[a],
+                    ranks[reference].end[a] + base[reference],
+                ),
                 _Side(codes[r], kinds[r], ranks[r].seq[b], ranks[r].end[b] + base[r]),
             )
             row[at >= 0] = mine[at[at >= 0]]

@@ -39,9 +39,7 @@ class Wait(IntEnum):
 SMALL_READ_BYTES = 64 * 1024
 """Smaller copies to the host are values that steer or log the program, not its output."""
 
-_SCALAR_OPS = frozenset(
-    ("item", "_local_scalar_dense", "is_nonzero", "equal", "allclose")
-)
+_SCALAR_OPS = frozenset(("item", "_local_scalar_dense", "is_nonzero", "equal", "allclose"))
 _SHAPE_OPS = frozenset(
     (
         "nonzero",
@@ -148,9 +146,7 @@ def _last_of_all(trace: Trace, call: IntArray) -> npt.NDArray[np.bool_]:
     return np.asarray(own & (trace.links.op[call] < 0) & (ts[call] > last))
 
 
-def _copy_under(
-    trace: Trace, copies: IntArray, op: IntArray
-) -> tuple[IntArray, IntArray]:
+def _copy_under(trace: Trace, copies: IntArray, op: IntArray) -> tuple[IntArray, IntArray]:
     """Call and size of the copy to the host that the same operator issued; -1: none."""
     launch = trace.links.launch[copies]
     owner = trace.links.op[copies].astype(np.int64)
@@ -187,9 +183,7 @@ def _outer_copy(trace: Trace, op: IntArray) -> IntArray:
     return np.where(outer >= 0, tree.rows[np.maximum(outer, 0)], op)
 
 
-def _foreign(
-    trace: Trace, causes: npt.NDArray[np.int8], node: IntArray
-) -> npt.NDArray[np.bool_]:
+def _foreign(trace: Trace, causes: npt.NDArray[np.int8], node: IntArray) -> npt.NDArray[np.bool_]:
     """Inside a loader, a compiler, a checkpoint, a collective or FSDP's rate limiter?"""
     tree = trace.tree
     flags = np.fromiter((is_fsdp_range(n) for n in trace.names), bool, len(trace.names))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kinetoscope.metrics.intervals import Coverage
+from kinetoscope.metrics.intervals import Coverage, subtract
 from kinetoscope.replay.change import Change
 from kinetoscope.replay.model import Model
 from kinetoscope.trace.trace import IntArray
@@ -39,7 +39,7 @@ def simulate(model: Model, change: Change | None = None, *, deflate: float = 0.0
     """
     change = change or Change()
     segment, cost = _host_costs(model, change, deflate)
-    duration, dropped = _device_costs(model, change)
+    duration, dropped = _device_costs(model, change, deflate)
     blocks = model.blocks_on.copy()
     if change.unblock is not None and change.unblock.size:
         freed = np.isin(model.call_row, change.unblock)
@@ -63,6 +63,8 @@ def _host_costs(model: Model, change: Change, deflate: float) -> tuple[IntArray,
         length = np.maximum(model.call_end - model.call_start, 1)
         cost = cost * (1 - change.host_cut_factor * np.minimum(inside / length, 1))
     if deflate > 0:
+        own = Coverage(subtract(model.profiler, change.host_cut)).between(*model.segments)
+        segment = segment - min(deflate, 1.0) * own
         kept = np.where(model.segment > 0, segment / np.maximum(model.segment, 1), 1.0)
         overhead = deflate * model.segment_overhead * np.clip(kept, 0, 1)
         from_call = np.clip(np.minimum(overhead, cost - _LEAST_CALL_NS), 0, 0.5 * overhead)
@@ -71,8 +73,10 @@ def _host_costs(model: Model, change: Change, deflate: float) -> tuple[IntArray,
     return np.maximum(segment, 0).astype(np.int64), np.maximum(cost, 0).astype(np.int64)
 
 
-def _device_costs(model: Model, change: Change) -> tuple[IntArray, IntArray]:
+def _device_costs(model: Model, change: Change, deflate: float) -> tuple[IntArray, IntArray]:
     duration = model.duration.copy()
+    if model.inflated is not None:
+        duration -= (min(deflate, 1.0) * model.inflated).astype(np.int64)
     if change.durations is not None and change.durations[0].size:
         rows, new = change.durations
         order = np.argsort(rows)
@@ -94,36 +98,58 @@ def _run(
     duration: IntArray,
     dropped: IntArray,
 ) -> tuple[list[int], list[int]]:
-    """The replay proper: plain lists, since each moment depends on the one before."""
+    """The replay proper: plain lists, since each moment depends on the one before.
+
+    Calls that neither launch nor wait only take time; they are folded into the next one's lead.
+    """
+    calls, lead = _folded(model, segment, np.where(dropped, 0, cost), blocks)
     free = model.initial_free.tolist()
     ends = [0] * duration.size
-    first, stream = model.first_event.tolist(), model.stream.tolist()
+    first, stop = model.first_event[calls].tolist(), model.first_event[calls + 1].tolist()
+    stream, length = model.stream.tolist(), duration.tolist()
     delay, depends, lag = model.delay.tolist(), model.depends_on.tolist(), model.lag.tolist()
-    length, skip = duration.tolist(), dropped.tolist()
-    costs, waits, tails = cost.tolist(), blocks.tolist(), model.tail.tolist()
-    is_mark = set(model.mark.tolist())
+    costs, waits, tails = cost[calls].tolist(), blocks[calls].tolist(), model.tail[calls].tolist()
+    gone, is_mark = dropped[calls].tolist(), np.isin(calls, model.mark).tolist()
     now, marks = model.origin, []
-    for k, before in enumerate(segment.tolist()):
+    for k, before in enumerate(lead):
         now += before
-        if k in is_mark:
+        if is_mark[k]:
             marks.append(now)
             continue
-        gone = skip[k]
-        for i in range(first[k], first[k + 1]):
-            lane = stream[i]
-            begin = max(free[lane] + (lag[i] if depends[i] < 0 else 0), now + delay[i])
-            if depends[i] >= 0:
-                begin = max(begin, ends[depends[i]] + lag[i])
-            ends[i] = begin if gone else begin + length[i]
-            if not gone:
-                free[lane] = ends[i]
-        if gone:
+        for i in range(first[k], stop[k]):
+            lane, other = stream[i], depends[i]
+            # Plain comparisons: `max()` would double the time of this loop.
+            begin, arrived = free[lane], now + delay[i]
+            if other < 0:
+                begin += lag[i]
+            elif ends[other] + lag[i] > begin:
+                begin = ends[other] + lag[i]
+            if arrived > begin:  # noqa: PLR1730 - see above
+                begin = arrived
+            if gone[k]:
+                ends[i] = begin
+            else:
+                ends[i] = free[lane] = begin + length[i]
+        if gone[k]:
             continue
-        if waits[k] >= 0:
-            now = max(now + _LEAST_CALL_NS, ends[waits[k]] + tails[k])
-        else:
+        if waits[k] < 0:
             now += costs[k]
+        else:
+            now = max(now + _LEAST_CALL_NS, ends[waits[k]] + tails[k])
     return marks, ends
+
+
+def _folded(
+    model: Model, segment: IntArray, cost: IntArray, blocks: IntArray
+) -> tuple[IntArray, list[int]]:
+    """The calls that matter, and the host time from the end of one to the start of the next."""
+    matters = (np.diff(model.first_event) > 0) | (blocks >= 0)
+    matters[model.mark] = True
+    calls = np.flatnonzero(matters)
+    before = np.cumsum(segment + cost) - cost  # up to the start of each call
+    after = before[calls] + cost[calls]
+    lead = before[calls] - np.concatenate(([0], after[:-1]))
+    return calls, lead.tolist()
 
 
 def _pace(periods: IntArray, irregular: bool) -> float:

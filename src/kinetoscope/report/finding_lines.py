@@ -39,12 +39,17 @@ def add_finding(page: Page, finding: Finding, *, number: int, verbose: bool) -> 
     _evidence(page, finding.evidence, indent=indent, verbose=verbose)
     _places(page, finding, indent=indent, verbose=verbose)
     _fix(page, finding, indent=indent)
+    if finding.class_ != "quality":  # a better recording gains no time, and says so itself
+        _gain(page, finding, indent=indent)
+    if verbose:
+        _row(page, "sure", phrases.confidence(finding.confidence), indent=indent)
+
+
+def _gain(page: Page, finding: Finding, *, indent: int) -> None:
     words = Text(phrases.gain(finding))
     if finding.gain.basis != "none":
         words.stylize("bold", 0, words.plain.rfind(" ("))
     _row(page, "gain", words, indent=indent)
-    if verbose:
-        _row(page, "sure", phrases.confidence(finding.confidence), indent=indent)
 
 
 def _title(page: Page, finding: Finding, number: int) -> None:
@@ -61,7 +66,7 @@ def _title(page: Page, finding: Finding, number: int) -> None:
 def _row(page: Page, label: str, text: Text | str, *, indent: int) -> None:
     """Add wrapped text with its label."""
     if page.narrow:
-        head = Text(f"{label}:", style="dim")
+        head = Text(f"{label}:" if label else "", style="dim")
         page.hanging(head, text, indent=indent, column=2)
     else:
         page.hanging(Text(label, style="dim"), text, indent=indent, column=7)
@@ -108,21 +113,24 @@ def _evidence(page: Page, evidence: tuple[Evidence, ...], *, indent: int, verbos
 def _places(page: Page, finding: Finding, *, indent: int, verbose: bool) -> None:
     places = finding.locations
     shown = places if verbose else places[:SHOWN_PLACES]
-    for number, at in enumerate(shown):
-        _place(page, at, label="where" if number == 0 else "", indent=indent)
+    for index, at in enumerate(shown):
+        _place(page, at, label="where" if index == 0 else "", indent=indent)
     if len(shown) < len(places):
-        more = Text(f"{len(places) - len(shown)} more places: --verbose", style="dim")
+        number = units.plural(len(places) - len(shown), "more place")
+        more = Text(f"{number}: --verbose", style="dim")
         _whole_row(page, "", more, indent=indent)
 
 
 def _place(page: Page, at: Location, *, label: str, indent: int) -> None:
     text = Text(phrases.place(at), style="bold")
     detail = phrases.place_detail(at)
-    if not detail:
+    if not at.file:  # nothing that an editor or a shell must find in one piece
+        _row(page, label, f"{text.plain}, {detail}" if detail else text, indent=indent)
+    elif not detail:
         _whole_row(page, label, text, indent=indent)
     elif page.narrow or indent + 9 + cell_len(text.plain) + cell_len(detail) > page.width:
         _whole_row(page, label, text, indent=indent)
-        _whole_row(page, "", Text(detail, style="dim"), indent=indent)
+        _row(page, "", Text(detail, style="dim"), indent=indent)
     else:
         text.append(f"  {detail}", style="not bold dim")
         _whole_row(page, label, text, indent=indent)

@@ -92,7 +92,7 @@ def _finding(finding: Finding, number: int) -> str:
         parts.append("\n".join(rows))
     lines = [_place(at) for at in finding.locations[:SHOWN_PLACES]]
     if len(finding.locations) > SHOWN_PLACES:
-        lines.append(f"* {len(finding.locations) - SHOWN_PLACES} more places")
+        lines.append(f"* {units.plural(len(finding.locations) - SHOWN_PLACES, 'more place')}")
     if finding.fix.summary:
         lines.append(f"* **fix:** {escape(finding.fix.summary)}{_reference(finding)}")
     lines.append(f"* **gain:** {escape(phrases.gain(finding))}")

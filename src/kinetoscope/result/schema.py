@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from importlib.resources import files
+from inspect import cleandoc
 from typing import Any
 
 import msgspec
@@ -24,6 +25,9 @@ def generate() -> dict[str, Any]:
     version = schema["$defs"][name]["properties"]["schema_version"]
     version.clear()
     version["const"] = SCHEMA_VERSION
+    for definition in schema["$defs"].values():  # docstrings, which not every version cleans
+        if "description" in definition:
+            definition["description"] = cleandoc(definition["description"])
     document = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": f"Kinetoscope result, version {SCHEMA_VERSION}",

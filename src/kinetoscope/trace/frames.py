@@ -64,6 +64,16 @@ def is_user_file(file: str) -> bool:
     return top.removesuffix(".py") not in _LIBRARIES and top.removesuffix(".py") not in _STANDARD
 
 
+def is_torch_file(file: str) -> bool:
+    """Does this file belong to torch itself?"""
+    return file.startswith("torch/") or "/site-packages/torch/" in file
+
+
+def is_builtin(name: str) -> bool:
+    """A call of a function of C code, as torch's stack events name it."""
+    return name.startswith("<built-in ")
+
+
 def is_engine_call(name: str) -> bool:
     """The autograd engine's own event around one backward node."""
     return name.startswith("autograd::engine::evaluate_function")
@@ -72,6 +82,13 @@ def is_engine_call(name: str) -> bool:
 def is_optimizer_step(name: str) -> bool:
     """The range that `torch.optim.Optimizer` puts around `step()` (since 1.8)."""
     return name.startswith("Optimizer.step#")
+
+
+def is_recompute_frame(name: str) -> bool:
+    """Activation checkpointing at work in the backward pass (torch/utils/checkpoint.py)."""
+    return "torch/utils/checkpoint.py(" in name and name.endswith(
+        (": unpack_hook", ": recompute_fn")
+    )
 
 
 def is_loader_frame(name: str) -> bool:
@@ -104,9 +121,24 @@ def is_empty_cache_frame(name: str) -> bool:
     return name.endswith(": empty_cache") and "torch/" in name
 
 
+def is_host_memory_call(name: str) -> bool:
+    """Runtime calls that take or return pinned host memory (`cudaHostAlloc`, `cudaFreeHost`)."""
+    return "Host" in name
+
+
+def is_stream_ordered_call(name: str) -> bool:
+    """Runtime calls of the stream-ordered allocator, which do not wait for the device."""
+    return name.endswith("Async")
+
+
 def is_profiler_frame(name: str) -> bool:
     """Frames of torch's profiler, which the program does not have without it."""
     return "torch/profiler/" in name or "torch/autograd/profiler" in name
+
+
+def is_profiler_step(name: str) -> bool:
+    """`profile.step()` (torch/profiler/profiler.py): between two steps, and the profiler's own."""
+    return "torch/profiler/profiler.py(" in name and name.endswith(": step")
 
 
 def is_framework_frame(name: str) -> bool:
@@ -115,8 +147,16 @@ def is_framework_frame(name: str) -> bool:
 
 
 _FRAMEWORK_PARTS = (
-    "torch/nn/", "torch/optim/", "torch/autograd/", "torch/profiler/", "torch/distributed/",
-    "torch/_dynamo/", "torch/_inductor/", "torch/_tensor.py(", "torch/amp/", "torch/cuda/",
+    "torch/nn/",
+    "torch/optim/",
+    "torch/autograd/",
+    "torch/profiler/",
+    "torch/distributed/",
+    "torch/_dynamo/",
+    "torch/_inductor/",
+    "torch/_tensor.py(",
+    "torch/amp/",
+    "torch/cuda/",
 )
 
 
@@ -145,9 +185,8 @@ _COMPILE_PARTS = (
 def is_checkpoint_frame(name: str) -> bool:
     """Frames that write a checkpoint."""
     return (
-        ("torch/serialization.py(" in name and name.endswith((": save", ": _save", ": _legacy_save")))
-        or "torch/distributed/checkpoint/" in name
-    )
+        "torch/serialization.py(" in name and name.endswith((": save", ": _save", ": _legacy_save"))
+    ) or "torch/distributed/checkpoint/" in name
 
 
 def is_collective_wait_frame(name: str) -> bool:
@@ -279,9 +318,14 @@ def resume_point(name: str) -> tuple[str, int] | None:
 
 
 def is_dynamo_wrapper(name: str) -> bool:
-    """The frame through which a compiled callable is entered (torch/_dynamo/eval_frame.py)."""
-    return "torch/_dynamo/eval_frame.py(" in name and name.endswith(
-        (": compile_wrapper", ": _fn", ": __call__", ": _wrapped_call_impl")
+    """The frame through which a compiled callable is entered (torch/_dynamo/eval_frame.py).
+
+    Not `_fn`: since torch 2.8 that is the wrapper of `torch.compiler.disable`, around checkpoints
+    and optimizers.
+    """
+    return name.startswith("nn.Module: OptimizedModule_") or (
+        "torch/_dynamo/eval_frame.py(" in name
+        and name.endswith((": compile_wrapper", ": __call__"))
     )
 
 
@@ -320,3 +364,11 @@ def is_barrier_frame(name: str) -> bool:
     return "torch/distributed/distributed_c10d.py(" in name and name.endswith(
         (": barrier", ": monitored_barrier")
     )
+
+
+def fsdp_unit(name: str) -> str | None:
+    """The module whose parameters an FSDP2 all-gather brings; "" for the root, None otherwise."""
+    rest = name.removeprefix("FSDP::all_gather")
+    if rest == name or rest.startswith("_"):
+        return None
+    return rest.strip(" ()")

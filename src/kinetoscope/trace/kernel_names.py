@@ -44,7 +44,7 @@ _TABLE: tuple[tuple[Family, str], ...] = (
         (
             r"nchwToNhwc|nhwcToNchw|nchwToFoldedNhwc|foldedNhwc|batched_transpose|transpose_(NCHW|CNHW)"
             r"|transpose_readWrite|nhwcAddPadding|nhwcAddPaddingKernel|tensorTransformGeneric"
-            r"|SubTensorOpWith(Cast|Scalar)Tensor"
+            r"|SubTensorOpWithCastTensor"
         ),
     ),
     # cuDNN, CUTLASS conv, MIOpen (igemm_fwd_gtcx, gfx winograd, ck grouped_conv), XLA-style names.
@@ -77,7 +77,7 @@ _TABLE: tuple[tuple[Family, str], ...] = (
             r"|cudnn_bn|MIOpenBatchNorm|ComputeFusedParams|ComputeInternalGradients|weight_norm"
         ),
     ),
-    (Family.SOFTMAX, r"soft_?max|SoftMax|log_softmax|cross_entropy|nll_loss"),
+    (Family.SOFTMAX, r"soft_?max|SoftMax|log_softmax|cross_entropy|nll_loss|ClassNLLCriterion"),
     (
         Family.POOL,
         r"max_pool|avg_pool|average_pool|MaxPool|AvgPool|adaptive_\w*pool|pooling|upsample|grid_sampl",
@@ -87,12 +87,17 @@ _TABLE: tuple[tuple[Family, str], ...] = (
         Family.RANDOM,
         r"distribution_|philox|curand|dropout|bernoulli|randperm|generate_seed|rocrand",
     ),
+    # Position encodings and masks that only look like lookups.
+    (
+        Family.ELEMENTWISE,
+        r"rotary|\brope_|RoPE|elementwise_kernel_with_index|masked_fill|masked_scale",
+    ),
     # Gather, scatter, embedding, sorting (cub/rocprim radix sort), top-k, masks.
     (
         Family.INDEX,
         (
             r"index|gather|scatter|embedding|Embedding|radix|sort|Sort|topk|TopK|top_k|bitonic|masked_|nonzero"
-            r"|write_indices|unique|permute_\w*(data|lengths|indices|weights)|sum_and_scatter|krn_partial"
+            r"|write_indices|unique|permute_\w*(data|lengths|indices|weights|embs)|compute_grad_weight|sum_and_scatter|krn_partial"
             r"|find_long_segments|compute_\w*segment|DeviceSelect|DeviceCompact|DevicePartition|reshape_and_cache"
             r"|store_kvcache|kv_indices|page_indices|searchsorted|bucketize|_routing_|bounds_check|segment"
         ),
@@ -109,7 +114,7 @@ _TABLE: tuple[tuple[Family, str], ...] = (
     (
         Family.REDUCTION,
         (
-            r"reduce_kernel|reduce|Reduce|reduction|scan|Scan|cumsum|cumprod|norm_kernel|LpNorm|argmax|argmin"
+            r"reduce_kernel|reduce|Reduce|reduction|scan|Scan|cumsum|cumprod|norm_kernel|LpNorm|lpnorm|argmax|argmin"
             r"|MeanOps|sum_functor|segment_reduce|histogram|Histogram"
         ),
     ),
@@ -119,13 +124,13 @@ _TABLE: tuple[tuple[Family, str], ...] = (
         (
             r"elementwise|multi_tensor_apply|BinaryFunctor|UnaryFunctor|FillFunctor|fill|act_and_mul|silu|gelu"
             r"|relu|sigmoid|tanh|rotary|rope|RoPE|tril|triu|arange|clamp|_pad|pad_|bias|Bias|epilogue::impl"
-            r"|pointwise|Pointwise|float_to_|_to_float|quant|cast|OpTensor|elemwise|kernelPointwiseApply"
+            r"|pointwise|Pointwise|float_to_|_to_float|quant|cast|OpTensor|SubTensorOp|scal_kernel|elemwise|kernelPointwiseApply"
         ),
     ),
     (Family.FUSED, r"^triton_"),
 )
 _COMPILED = tuple((family, re.compile(pattern)) for family, pattern in _TABLE)
-_INSENSITIVE = re.compile(r"^void\s+|\(anonymous namespace\)::")
+_NOISE = re.compile(r"^void\s+|\(anonymous namespace\)::")
 
 
 def kernel_family(name: str) -> Family:
@@ -142,7 +147,7 @@ def kernel_family(name: str) -> Family:
 
 
 def _without_arguments(name: str) -> str:
-    text = _INSENSITIVE.sub("", name)
+    text = _NOISE.sub("", name.rpartition("::type ")[2])
     depth = 0
     for match in re.finditer(r"[<>(]", text):
         sign = match.group()

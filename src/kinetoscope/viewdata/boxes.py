@@ -123,7 +123,7 @@ class Reduction:
     joint: int = 0
 
 
-_UNJOINED = 1.3
+_UNJOINED = 1.25
 """A complete timeline packs better than a joined one, so it may have more boxes."""
 _LADDER = tuple(m * 10**e for e in range(3, 9) for m in (1, 2, 5))
 """Limits to try, 1 us to 0.5 s."""

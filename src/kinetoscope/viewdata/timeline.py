@@ -20,8 +20,8 @@ from kinetoscope.viewdata.idle import idle_stretches
 from kinetoscope.viewdata.names import NamePool
 from kinetoscope.viewdata.pack import pack
 
-MOST_BOXES = 420_000
-"""About 3 MB in the page, whatever the size of the recording."""
+MOST_BOXES = 500_000
+"""About 4 MB in the page, whatever the size of the recording."""
 MOST_RANKS = 4
 MOST_THREADS = 16
 """Host threads and streams of a rank that are shown, each."""
@@ -109,8 +109,13 @@ class _Rank:
         idle = idle_stretches(analysis)
         self.idle = idle
         self.infos, lane_of_thread, idle_lane, self.hidden = _lanes(analysis, idle.start.size > 0)
+        used = set(np.unique(idle.reason).tolist())
         labels = np.array(
-            [pool.add(label, f"idle_{class_}") for class_, label in idle.reasons], dtype=np.int64
+            [
+                pool.add(label, f"idle_{class_}") if number in used else -1
+                for number, (class_, label) in enumerate(idle.reasons)
+            ],
+            dtype=np.int64,
         )
         lane = np.concatenate(
             (

@@ -28,6 +28,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
 from kinetoscope.analysis import Analysis
 from kinetoscope.metrics.cost import KernelCosts, kernel_costs
@@ -80,9 +81,7 @@ class _Units:
 def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
     """Find float32 matrix kernels on the vector units and replay them on the matrix units."""
     costs = analysis.get(kernel_costs)
-    family = analysis.trace.column("family")[costs.rows]
-    slow = np.isin(family, (Family.GEMM, Family.CONV)) & (costs.dtype == Dtype.FP32)
-    slow &= np.isin(costs.math, (Math.FP32, Math.FP32_MATRIX)) & (costs.flop > 0)
+    slow = _on_vector_units(analysis, costs)
     rows = costs.rows[slow]
     device = peaks(analysis)
     units = _units(analysis, device)
@@ -111,12 +110,29 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
         locations=places(analysis, rows, calls=_CALLS, whole_step=True),
         fix=_fix(units),
         gain=analysis.gain(
-            *(Change(durations=(rows, new)) for new in _faster(costs, slow, ns, options,
-                                                                (device, units)))
+            *(
+                Change(durations=(rows, new))
+                for new in _faster(costs, slow, ns, options=options, target=(device, units))
+            )
         ),
         confidence=0.9,
         claims=extent_of(analysis, rows),
     )
+
+
+def _on_vector_units(analysis: Analysis, costs: KernelCosts) -> npt.NDArray[np.bool_]:
+    """Float32 products and convolutions by kernels without matrix units.
+
+    Where others of their kind run as TF32, it is allowed already, and the library had a reason.
+    """
+    family = analysis.trace.column("family")[costs.rows]
+    single = (costs.dtype == Dtype.FP32) & (costs.flop > 0)
+    result = np.zeros(costs.rows.size, dtype=bool)
+    for kind in (Family.GEMM, Family.CONV):
+        mine = single & (family == kind)
+        if not (mine & (costs.math == Math.TF32)).any():
+            result |= mine & np.isin(costs.math, (Math.FP32, Math.FP32_MATRIX))
+    return result
 
 
 def _units(analysis: Analysis, device: Peaks | None) -> _Units | None:
@@ -129,14 +145,16 @@ def _units(analysis: Analysis, device: Peaks | None) -> _Units | None:
     for entry in analysis.trace.header.devices:
         if entry.compute_capability is not None and analysis.trace.header.vendor != "amd":
             major = entry.compute_capability[0]
-            return _Units(major >= 8, Math.BF16 if major >= 8 else Math.FP16) if major >= 7 else None
+            half = Math.BF16 if major >= 8 else Math.FP16
+            return _Units(major >= 8, half) if major >= 7 else None
     return None
 
 
 def _faster(
     costs: KernelCosts,
-    slow: np.ndarray,  # type: ignore[type-arg]
+    slow: npt.NDArray[np.bool_],
     ns: IntArray,
+    *,
     options: Thresholds,
     target: tuple[Peaks | None, _Units],
 ) -> tuple[IntArray, IntArray, IntArray]:
@@ -177,7 +195,8 @@ def _fix(units: _Units) -> Fix:
             "torch.set_float32_matmul_precision.html",
         )
     name = "bfloat16" if units.half is Math.BF16 else "float16"
-    scaler = "" if units.half is Math.BF16 else "\n# training: scale the loss with torch.amp.GradScaler()"
+    scaler = "\n# training: scale the loss with torch.amp.GradScaler()"
+    scaler = "" if units.half is Math.BF16 else scaler
     return Fix(
         summary=f"Run the forward pass under autocast in {name}.",
         snippet=f'with torch.autocast("cuda", dtype=torch.{name}):\n    loss = model(x){scaler}',

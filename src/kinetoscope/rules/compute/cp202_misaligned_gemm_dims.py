@@ -26,11 +26,12 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
 from kinetoscope.analysis import Analysis
 from kinetoscope.metrics.cost import KernelCosts, kernel_costs
 from kinetoscope.metrics.cost_args import Args
-from kinetoscope.metrics.device_ops import args_of
+from kinetoscope.metrics.device_ops import args_of, dense
 from kinetoscope.metrics.hardware import Peaks
 from kinetoscope.metrics.precision import Dtype, Math, element_size
 from kinetoscope.replay import Change
@@ -55,6 +56,10 @@ if TYPE_CHECKING:
 _FACTORS = {"mm": 0, "bmm": 0, "addmm": 1, "baddbmm": 1, "_addmm_activation": 1, "addmm_": 1}
 """Position of the left factor among the arguments; the right one follows."""
 _LOAD_BYTES = 16
+_GUIDE = (
+    "https://docs.nvidia.com/deeplearning/performance/"
+    "dl-performance-matrix-multiplication/index.html"
+)
 _MATRIX = (Math.BF16, Math.FP16, Math.TF32, Math.FP8, Math.INT8)
 
 
@@ -124,7 +129,8 @@ def _hit(
         peak = np.array([device.flop_per_ns(Math(m)) for m in costs.math[index]])
         grown = costs.flop[index] * (padded / worst)
         memory = costs.bytes[index] / device.achievable_bytes_per_ns
-        return Change(durations=(rows, shrunk(ns, np.maximum(grown / (share_of_peak * peak), memory))))
+        new = np.maximum(grown / (share_of_peak * peak), memory)
+        return Change(durations=(rows, shrunk(ns, new)))
 
     return Hit(
         message=(
@@ -142,8 +148,7 @@ def _hit(
         fix=Fix(
             summary=f"Pad the dimension of {worst} to {padded}, a multiple of {options.pad_to}.",
             snippet=f"size = -(-{worst} // {options.pad_to}) * {options.pad_to}  # {padded}",
-            reference="https://docs.nvidia.com/deeplearning/performance/"
-            "dl-performance-matrix-multiplication/index.html",
+            reference=_GUIDE,
         ),
         gain=analysis.gain(
             at(good_rate / options.spread), at(good_rate), at(min(good_rate * options.spread, 0.85))
@@ -153,7 +158,7 @@ def _hit(
     )
 
 
-def _aligned_rate(reached: np.ndarray, ns: IntArray, usual: float) -> float:  # type: ignore[type-arg]
+def _aligned_rate(reached: npt.NDArray[np.float64], ns: IntArray, usual: float) -> float:
     """Share of the peak that the aligned products reach, weighted by time; a default for none."""
     long = ns > 20_000
     if long.sum() < 2:
@@ -172,23 +177,20 @@ def _heaviest(analysis: Analysis, costs: KernelCosts, index: IntArray) -> int:
 
 def _culprits(analysis: Analysis, costs: KernelCosts, index: IntArray) -> list[tuple[int, ...]]:
     """For each kernel the dimensions whose size makes rows start at odd addresses."""
-    trace, cache = analysis.trace, {}
-    signature = [trace.column(c) for c in ("name_id", "dims_id", "types_id", "strides_id")]
-    result = []
-    for i in index:
-        row = int(costs.op_row[i])
-        key = tuple(int(column[row]) for column in signature)
-        if key not in cache:
-            name = short_name(trace.names[key[0]])
-            dims = (int(costs.m[i]), int(costs.n[i]), int(costs.k[i]))
-            cache[key] = _odd_dimensions(name, args_of(trace, row), Dtype(int(costs.dtype[i])), dims)
-        result.append(cache[key])
-    return result
+    trace, rows = analysis.trace, costs.op_row[index]
+    columns = ("name_id", "dims_id", "types_id", "strides_id")
+    signature = [trace.column(c)[rows].astype(np.int64) for c in columns]
+    _, first, which = np.unique(dense(signature), return_index=True, return_inverse=True)
+    found = []
+    for i in first:
+        name = short_name(trace.names[int(signature[0][i])])
+        dims = tuple(int(size[index[i]]) for size in (costs.m, costs.n, costs.k))
+        dtype = Dtype(int(costs.dtype[index[i]]))
+        found.append(_odd_dimensions(name, args_of(trace, int(rows[i])), dtype, dims))
+    return [found[int(k)] for k in which]
 
 
-def _odd_dimensions(
-    name: str, args: Args, dtype: Dtype, dims: tuple[int, int, int]
-) -> tuple[int, ...]:
+def _odd_dimensions(name: str, args: Args, dtype: Dtype, dims: tuple[int, ...]) -> tuple[int, ...]:
     """Sizes among m, n, k that are the distance of two rows and no multiple of 16 bytes."""
     if name not in _FACTORS or element_size(dtype) == 0:
         return ()
@@ -215,8 +217,14 @@ def _product(t: TraceBuilder, width: int, dur: float) -> None:
     for step in range(4):
         at = step * 10_000
         t.step(at, 9_990)
-        t.op("aten::mm", at + 10, 12, dims=[[8192, 1024], [1024, width]], types=half,
-             strides=[[1024, 1], [1, 1024]])
+        t.op(
+            "aten::mm",
+            at + 10,
+            12,
+            dims=[[8192, 1024], [1024, width]],
+            types=half,
+            strides=[[1024, 1], [1, 1024]],
+        )
         t.kernel("nvjet_sm90_tst_192x192_64x4_2x1_v_bz_coopB_TNN", at + 30, dur, launch_at=at + 14)
         t.sync(at + 40, dur - 5)
 
@@ -239,8 +247,7 @@ RULE = Rule(
     needs=frozenset({"device", "shapes"}),
     evidence="TS",
     references=(
-        "https://docs.nvidia.com/deeplearning/performance/"
-        "dl-performance-matrix-multiplication/index.html",
+        _GUIDE,
         "https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html",
     ),
     examples=(

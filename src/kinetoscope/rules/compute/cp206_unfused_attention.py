@@ -28,6 +28,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
 from kinetoscope.analysis import Analysis
 from kinetoscope.metrics.attention import Attention, written_out_attention
@@ -52,6 +53,10 @@ from kinetoscope.units import duration, percent, size
 if TYPE_CHECKING:
     from kinetoscope.testing import TraceBuilder
 
+_SDPA = (
+    "https://docs.pytorch.org/docs/stable/generated/"
+    "torch.nn.functional.scaled_dot_product_attention.html"
+)
 _BACKWARD = 2.5
 """Backward of a fused attention over its forward: five products instead of two."""
 
@@ -152,8 +157,7 @@ def _hit(
             summary="Replace the products, the mask and the softmax by one "
             "scaled_dot_product_attention call.",
             snippet=f"out = F.scaled_dot_product_attention(q, k, v{mask})",
-            reference="https://docs.pytorch.org/docs/stable/generated/"
-            "torch.nn.functional.scaled_dot_product_attention.html",
+            reference=_SDPA,
         ),
         gain=gain,
         confidence=0.9,
@@ -230,7 +234,7 @@ def _owner(trace: Trace, work: DeviceOps, found: tuple[Attention, ...]) -> IntAr
 def _inside(
     thread: IntArray,
     start: IntArray,
-    known: np.ndarray,  # type: ignore[type-arg]
+    known: npt.NDArray[np.bool_],
     found: tuple[Attention, ...],
 ) -> IntArray:
     result = np.full(start.size, -1, dtype=np.int64)
@@ -257,9 +261,7 @@ def _host_time(trace: Trace, found: tuple[Attention, ...], kept: IntArray) -> In
     nodes = tree.node_of[kept[kept >= 0]]
     spared = links.backward_root[nodes[nodes >= 0]]
     gone = roots[(owner >= 0) & ~np.isin(roots, spared)]
-    return union(
-        np.concatenate((start, tree.start[gone])), np.concatenate((end, tree.end[gone]))
-    )
+    return union(np.concatenate((start, tree.start[gone])), np.concatenate((end, tree.end[gone])))
 
 
 def _attention(t: TraceBuilder, length: int, dur: float) -> None:
@@ -299,8 +301,7 @@ RULE = Rule(
     needs=frozenset({"ops", "shapes"}),
     evidence="TE",
     references=(
-        "https://docs.pytorch.org/docs/stable/generated/"
-        "torch.nn.functional.scaled_dot_product_attention.html",
+        _SDPA,
         "https://docs.pytorch.org/docs/stable/nn.attention.flex_attention.html",
     ),
     examples=(

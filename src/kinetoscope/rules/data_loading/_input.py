@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
+import numpy.typing as npt
 
 from kinetoscope.analysis import Analysis
 from kinetoscope.metrics.hardware.lookup import peaks_of
 from kinetoscope.metrics.intervals import Intervals, clip, intersect, measure
-from kinetoscope.metrics.transfers import TO_DEVICE, Transfers
+from kinetoscope.metrics.ownership import TO_DEVICE
+from kinetoscope.metrics.transfers import Transfers
 from kinetoscope.trace.frames import is_engine_call, is_optimizer_step
 from kinetoscope.trace.kinds import CopyKind, Kind
 from kinetoscope.trace.trace import IntArray
@@ -24,7 +26,7 @@ def loader_rows(analysis: Analysis, test: Callable[[str], bool]) -> IntArray:
     """Rows of the loader's ranges inside the steady steps whose name passes the test."""
     rows = analysis.in_steps(analysis.rows(Kind.LOADER))
     names = [analysis.trace.names[i] for i in analysis.trace.column("name_id")[rows]]
-    return rows[np.array([test(name) for name in names], dtype=bool)]
+    return np.asarray(rows[np.array([test(name) for name in names], dtype=bool)])
 
 
 def loader_work(analysis: Analysis, rows: IntArray) -> tuple[IntArray, IntArray, IntArray]:
@@ -68,12 +70,12 @@ def pinned_speed(analysis: Analysis, copies: Transfers) -> tuple[float, bool]:
     return (known * 1e9 if known else USUAL_H2D_BYTES_PER_S), False
 
 
-def in_window(analysis: Analysis, copies: Transfers) -> np.ndarray:  # type: ignore[type-arg]
+def in_window(analysis: Analysis, copies: Transfers) -> npt.NDArray[np.bool_]:
     """Copies to the device that were launched in the steady steps."""
     ts = analysis.trace.column("ts_ns")
     low, high = analysis.times.host_window
     at = np.where(copies.call >= 0, ts[np.maximum(copies.call, 0)], -1)
-    return np.isin(copies.kind, TO_DEVICE) & (at >= low) & (at < high)
+    return np.asarray(np.isin(copies.kind, TO_DEVICE) & (at >= low) & (at < high))
 
 
 def trains(analysis: Analysis) -> bool:

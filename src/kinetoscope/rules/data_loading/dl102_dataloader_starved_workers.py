@@ -14,11 +14,13 @@ storage do; a cheaper transform always helps: decode once and store the result, 
 to the device, batch what is done sample by sample. Let each worker use one thread.
 
 ## Limits
-The workers are other processes, so the recording shows that they are late but not why. Record
-a few batches with `num_workers=0` (the data set alone) to see which function of the data set takes
-the time. The wait for the first batch of an epoch is not counted: workers cannot fetch ahead
-across epochs. How far more workers scale (cores, disk, network) is not in the recording either: the
-cautious end of the gain doubles the workers' pace, the likely one makes it fourfold.
+The workers are other processes, so the recording shows that they are late but not why. Record a
+few batches with `num_workers=0` (the data set alone) to see which function of the data set takes
+the time. Taking a batch that is ready and rebuilding its tensors is not waiting; with
+`pin_memory=True` another thread does that. The wait for the first batch of an epoch is not
+counted: workers cannot fetch ahead across epochs. How far more workers scale (cores, disk,
+network) is not in the recording either: the cautious end of the gain doubles the workers' pace,
+the likely one makes it fourfold.
 """
 
 from __future__ import annotations
@@ -29,13 +31,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kinetoscope.analysis import Analysis
-from kinetoscope.metrics.intervals import measure
+from kinetoscope.metrics.intervals import Intervals, intersect, measure
 from kinetoscope.replay import Change
 from kinetoscope.result import Evidence, Fix
 from kinetoscope.rules.api import Example, Hit, Options, Rule
 from kinetoscope.rules.data_loading._epochs import epochs
 from kinetoscope.rules.data_loading._input import exposed_ratio, loader_rows
-from kinetoscope.trace.frames import is_loader_of_processes
+from kinetoscope.trace.frames import is_loader_of_processes, is_wait
 from kinetoscope.trace.trace import IntArray
 from kinetoscope.units import duration, percent
 
@@ -48,6 +50,11 @@ class Thresholds(Options, frozen=True):
 
     min_share: float = 0.05
     """Waiting time as a share of the step; TensorBoard's plugin used the same border."""
+    min_ns: int = 1_000_000
+    """Less waiting in a step than this is jitter."""
+    min_unseen_ns: int = 2_000_000
+    """The same without Python stacks, where taking a batch that is ready from the queue and
+    rebuilding its tensors (1.2 ms in one recording) cannot be told from waiting."""
     min_exposed: float = 0.5
     """Part of the waiting time in which the device is idle."""
     min_steps: float = 0.5
@@ -59,12 +66,14 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
     rows = np.setdiff1d(loader_rows(analysis, is_loader_of_processes), epochs(analysis).first)
     if rows.size == 0 or not _lasts(analysis, rows, options):
         return
-    waiting = analysis.extent(rows)
+    waiting = _blocked(analysis, rows)
     share = measure(waiting) / (analysis.step_ns * analysis.steps_on_host)
     exposed = exposed_ratio(analysis, waiting)
     if share < options.min_share or exposed < options.min_exposed:
         return
     per_step = measure(waiting) // analysis.steps_on_host
+    if per_step < (options.min_ns if analysis.has("stacks") else options.min_unseen_ns):
+        return
     step, rest = analysis.step_time.mid, max(analysis.step_ns - per_step, 1)
     factor = -(-analysis.step_ns // rest)
     yield Hit(
@@ -95,6 +104,17 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
         confidence=0.9,
         claims=waiting,
     )
+
+
+def _blocked(analysis: Analysis, rows: IntArray) -> Intervals:
+    """The part of these ranges in which the thread waits for the queue; all, without stacks."""
+    loading = analysis.extent(rows)
+    if not analysis.has("stacks"):
+        return loading
+    thread = analysis.trace.column("thread")
+    waits = analysis.matching(is_wait)
+    waits = waits[np.isin(thread[waits], np.unique(thread[rows]))]
+    return intersect(analysis.extent(waits), loading)
 
 
 def _lasts(analysis: Analysis, rows: IntArray, options: Thresholds) -> bool:

@@ -67,7 +67,7 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
     each = measure(stretch) // found.count
     steps = analysis.steps_on_host / found.count
     yield Hit(
-        message=f"The DataLoader starts its workers anew every {count(round(steps, 1))} steps: "
+        message=f"The DataLoader starts its workers anew {_how_often(steps)}: "
         f"{duration(each)} each time, {percent(min(share, 1.0))} of the time.",
         evidence=(
             Evidence("restarts", found.count, "count"),
@@ -80,8 +80,7 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
             summary="Keep the workers alive between epochs, and build the DataLoader once, "
             "outside the loop over epochs.",
             snippet="loader = DataLoader(..., persistent_workers=True)  # before the epoch loop",
-            reference="https://docs.pytorch.org/docs/stable/data.html"
-            "#torch.utils.data.DataLoader",
+            reference="https://docs.pytorch.org/docs/stable/data.html#torch.utils.data.DataLoader",
         ),
         gain=analysis.gain(
             Change(host_cut=found.restart),
@@ -91,6 +90,10 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
         confidence=0.9 if found.seen else 0.7,
         claims=stretch,
     )
+
+
+def _how_often(steps: float) -> str:
+    return "in every step" if round(steps, 1) == 1 else f"every {count(round(steps, 1))} steps"
 
 
 def _half(stretch: Intervals) -> Intervals:

@@ -16,7 +16,8 @@ faster way for arithmetic. Replace loops over samples by one operation on the wh
 
 ## Limits
 Without Python stacks the time before the copy is known but not what it was spent on. Work that
-overlaps with kernels is not counted. Small inputs (below 64 KiB) are not followed.
+overlaps with kernels is not counted. An input below 64 KiB is followed only when more
+than a millisecond of work went into it.
 """
 
 from __future__ import annotations
@@ -48,6 +49,8 @@ class Thresholds(Options, frozen=True):
     """Idle time during that work as a share of the step; the border of DL101."""
     min_ns: int = 300_000
     """Less of it in a step is the Python that every training loop has."""
+    min_unseen_ns: int = 1_000_000
+    """The same without Python stacks, where the profiler's own `step()` cannot be told from it."""
 
 
 def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
@@ -57,7 +60,8 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
     found = preparation(analysis)
     share = share_of_step(analysis, found.exposed)
     per_step = measure(found.exposed) // analysis.steps
-    if share < options.min_share or per_step < options.min_ns:
+    least = options.min_ns if analysis.has("stacks") else options.min_unseen_ns
+    if share < options.min_share or per_step < least:
         return
     yield Hit(
         message=f"The main thread works {duration(per_step)} of each step on the batch before it "

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from kinetoscope.analysis import Analysis
 from kinetoscope.metrics.activity import Cause
@@ -16,7 +17,7 @@ from kinetoscope.result.finding import Severity
 from kinetoscope.trace.calltree import nearest
 from kinetoscope.trace.frames import compiled_region, is_graph_call, is_optimizer_step
 from kinetoscope.trace.kinds import DEVICE_WORK, Kind
-from kinetoscope.trace.trace import IntArray
+from kinetoscope.trace.trace import IntArray, Trace
 
 _LAUNCH_CAUSES = (
     Cause.OP,
@@ -65,9 +66,7 @@ def launch_bound(analysis: Analysis, *, min_share: float, min_launches: int) -> 
     pieces = analysis.pieces
     owned = np.array(sorted(owned_gaps(analysis.trace, analysis.gaps, pieces)), dtype=np.int64)
     mine = np.isin(pieces.cause, _LAUNCH_CAUSES) & ~np.isin(pieces.gap, owned)
-    idle = intersect(
-        union(pieces.start[mine], pieces.end[mine]), analysis.host_time.launching
-    )
+    idle = intersect(union(pieces.start[mine], pieces.end[mine]), analysis.host_time.launching)
     span = max(analysis.window[1] - analysis.window[0], 1)
     share = measure(idle) / span
     caused = int(pieces.ns.sum())
@@ -139,17 +138,35 @@ def most_severe(gain: Gain) -> Severity:
     return "critical" if gain.low >= _SURE_GAIN else "medium"
 
 
+def worth_a_word(gain: Gain) -> bool:
+    """A small gain that the profiler's own cost may explain is none."""
+    return gain.low >= _SURE_GAIN or gain.mid >= _UNSURE_GAIN
+
+
 _SURE_GAIN = 1.05
+_UNSURE_GAIN = 1.15
+"""Below this, a gain that vanishes at the cautious end did not come true on known programs."""
+
+
+def has_compiled_code(trace: Trace) -> bool:
+    """Does the recording contain any region of `torch.compile`?"""
+    return bool(_compiled_names(trace).any())
+
+
+def _compiled_names(trace: Trace) -> npt.NDArray[np.bool_]:
+    return np.fromiter(
+        (is_graph_call(n) or compiled_region(n) is not None for n in trace.names),
+        bool,
+        len(trace.names),
+    )
 
 
 def compiled_share(analysis: Analysis, bound: LaunchBound) -> float:
     """Part of the launches that compiled code issued."""
     trace, tree = analysis.trace, analysis.trace.tree
-    flags = np.fromiter(
-        (is_graph_call(n) or compiled_region(n) is not None for n in trace.names),
-        bool,
-        len(trace.names),
-    )
+    flags = _compiled_names(trace)
+    if not flags.any():
+        return 0.0
     region = nearest(np.append(flags, False)[trace.column("name_id")[tree.rows]], tree.parent)
     node = tree.node_of[bound.launches]
     return float((region[node[node >= 0]] >= 0).mean()) if (node >= 0).any() else 0.0

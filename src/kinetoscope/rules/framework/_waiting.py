@@ -6,10 +6,12 @@ import numpy as np
 import numpy.typing as npt
 
 from kinetoscope.analysis import Analysis
+from kinetoscope.metrics.intervals import Intervals, union
 from kinetoscope.metrics.phase import trains
 from kinetoscope.metrics.waits import Wait, Waits
-from kinetoscope.trace.kinds import Kind
-from kinetoscope.trace.trace import IntArray
+from kinetoscope.trace.kinds import Family, Kind
+from kinetoscope.trace.op_names import op_families
+from kinetoscope.trace.trace import IntArray, Trace
 
 
 def avoidable(analysis: Analysis, *reasons: Wait) -> Waits:
@@ -58,6 +60,50 @@ def calls_inside(analysis: Analysis, ops: IntArray) -> IntArray:
         inside = below
     rows = tree.rows[inside]
     return np.asarray(rows[np.isin(trace.column("kind")[rows], _CALLS)], dtype=np.int64)
+
+
+def loop_bodies(
+    analysis: Analysis, ops: IntArray, *, most_launches: int | None = None
+) -> Intervals:
+    """Host time between consecutive operators `ops` of one function and step: a loop's body.
+
+    Args:
+        analysis: of the recording.
+        ops: rows of operators in time order.
+        most_launches: leave out bodies with more launches than this, or with matrix products:
+            what they compute cannot be done for all iterations at once.
+    """
+    trace = analysis.trace
+    ts, dur = trace.column("ts_ns")[ops], trace.column("dur_ns")[ops]
+    frame = analysis.locator.frames(ops)
+    name = np.where(frame >= 0, trace.tree.rows[np.maximum(frame, 0)], -1)
+    step = trace.steps.of(ts)
+    same = (step[1:] == step[:-1]) & (name[1:] == name[:-1])
+    start, end = (ts + dur)[:-1][same], ts[1:][same]
+    if most_launches is not None and start.size:
+        small = _count(trace, analysis.rows(Kind.LAUNCH), start, end) <= most_launches
+        small &= _count(trace, _heavy(analysis), start, end) == 0
+        start, end = start[small], end[small]
+    return union(start, end)
+
+
+def part_of(intervals: Intervals, share: float) -> Intervals:
+    """The first `share` of each interval."""
+    start, end = intervals
+    return start, start + ((end - start) * share).astype(np.int64)
+
+
+def _count(trace: Trace, rows: IntArray, start: IntArray, end: IntArray) -> IntArray:
+    ts = np.sort(trace.column("ts_ns")[rows])
+    return np.searchsorted(ts, end) - np.searchsorted(ts, start)
+
+
+def _heavy(analysis: Analysis) -> IntArray:
+    family = op_families(analysis.trace)[analysis.trace.column("name_id")]
+    return np.flatnonzero(
+        np.isin(family, (Family.GEMM, Family.CONV, Family.ATTENTION, Family.RNN))
+        & (analysis.trace.column("kind") == Kind.CPU_OP)
+    )
 
 
 _CALLS = [

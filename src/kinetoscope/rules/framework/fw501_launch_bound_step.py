@@ -37,6 +37,7 @@ from kinetoscope.rules.framework._launching import (
     launch_bound,
     most_severe,
     places,
+    worth_a_word,
 )
 from kinetoscope.units import duration, percent
 
@@ -58,12 +59,12 @@ class Thresholds(Options, frozen=True):
 
 def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
     """Look for idle time under launching, and replay the step as a graph."""
-    bound = launch_bound(
-        analysis, min_share=options.min_share, min_launches=options.min_launches
-    )
+    bound = launch_bound(analysis, min_share=options.min_share, min_launches=options.min_launches)
     if bound is None or compiled_share(analysis, bound) >= options.compiled_share:
         return
     gain = graph_gain(analysis, bound)
+    if not worth_a_word(gain):
+        return
     yield Hit(
         message=(
             f"The host launches {bound.per_step:.0f} kernels and copies a step, of "

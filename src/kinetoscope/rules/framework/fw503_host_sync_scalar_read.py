@@ -15,8 +15,9 @@ one `.tolist()`. `torch.cuda.set_sync_debug_mode("warn")` points at every read.
 
 ## Limits
 A long wait is not a long cost: where the device is busy all the time the host merely waits for
-it, and removing the read gains nothing. Reads on which the control flow depends need a different
-algorithm. The last read of an inference request is its answer and is not reported.
+it, and removing the read gains nothing. A loop of many reads is predicted as partly, at best
+wholly, written with tensors. Reads on which the control flow depends need a different algorithm.
+The last read of an inference request is its answer and is not reported.
 """
 
 from __future__ import annotations
@@ -27,15 +28,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kinetoscope.analysis import Analysis
-from kinetoscope.metrics.intervals import Intervals, measure, merge, union
-from kinetoscope.metrics.stretches import LONG_NS
+from kinetoscope.metrics.intervals import empty, measure, merge
 from kinetoscope.metrics.waits import Wait
 from kinetoscope.replay import Change
 from kinetoscope.result import Evidence, Fix
 from kinetoscope.rules.api import Example, Hit, Options, Rule
-from kinetoscope.rules.framework._waiting import avoidable, blocked_per_step
-from kinetoscope.trace.kinds import Kind
-from kinetoscope.trace.trace import IntArray
+from kinetoscope.rules.framework._waiting import avoidable, blocked_per_step, loop_bodies, part_of
 from kinetoscope.units import duration
 
 if TYPE_CHECKING:
@@ -49,6 +47,10 @@ class Thresholds(Options, frozen=True):
 
     many_per_step: float = 8.0
     """From so many reads a step on they are taken for a loop that one read can replace."""
+    most_launches: int = 8
+    """Launches between two reads, up to which a loop is taken for one that can be vectorised."""
+    likely_body: float = 0.5
+    """Part of such a loop's other host time that the likely estimate takes off."""
 
 
 def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
@@ -60,11 +62,15 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
     reading = analysis.extent(ops)
     per_step = ops.size / analysis.steps_on_host
     blocked = blocked_per_step(analysis, waits)
-    gone = Change(host_cut=reading, unblock=waits.calls, drop_calls=waits.calls)
-    batched = Change(
-        host_cut=merge(reading, _producers(analysis, ops)),
-        unblock=waits.calls,
-        drop_calls=waits.calls,
+    body = loop_bodies(analysis, ops, most_launches=options.most_launches)
+    body = body if per_step >= options.many_per_step else empty()
+    partly, wholly = (
+        Change(
+            host_cut=merge(reading, part_of(body, share)),
+            unblock=waits.calls,
+            drop_calls=waits.calls,
+        )
+        for share in (options.likely_body, 1.0)
     )
     how_often = f"{per_step:.0f} times" if per_step >= 1.5 else "once"
     yield Hit(
@@ -80,11 +86,7 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
         ),
         locations=analysis.locations(ops, calls=CALLS),
         fix=_fix(per_step, options),
-        gain=analysis.gain(
-            Change(unblock=waits.calls),
-            gone,
-            batched if per_step >= options.many_per_step else gone,
-        ),
+        gain=analysis.gain(Change(unblock=waits.calls), partly, wholly),
         confidence=0.9,
         claims=reading,
     )
@@ -107,30 +109,6 @@ def _fix(per_step: float, options: Thresholds) -> Fix:
         reference="https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html"
         "#avoid-unnecessary-cpu-gpu-synchronization",
     )
-
-
-def _producers(analysis: Analysis, ops: IntArray) -> Intervals:
-    """Host time from the start of the operator before each read up to the read.
-
-    A batched version of the loop makes all the values at once.
-    """
-    trace, tree = analysis.trace, analysis.trace.tree
-    top = np.flatnonzero((tree.kind == Kind.CPU_OP) & (_parent_op(analysis) < 0))
-    ts, thread = trace.column("ts_ns")[ops], trace.column("thread")[ops].astype(np.int64)
-    start = np.full(ops.size, -1, dtype=np.int64)
-    for value in np.unique(thread):
-        mine = top[tree.thread[top] == value]
-        at = np.searchsorted(tree.start[mine], ts[thread == value], side="left") - 1
-        found = np.where(at >= 0, tree.start[mine[np.maximum(at, 0)]], -1)
-        start[thread == value] = found
-    near = (start >= 0) & (ts - start < LONG_NS)
-    return union(start[near], ts[near])
-
-
-def _parent_op(analysis: Analysis) -> IntArray:
-    """Operator around each node, itself excluded; -1: none."""
-    tree = analysis.trace.tree
-    return np.where(tree.parent >= 0, tree.op[np.maximum(tree.parent, 0)], -1)
 
 
 def _loop_of_reads(t: TraceBuilder) -> None:

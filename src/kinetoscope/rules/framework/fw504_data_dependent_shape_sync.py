@@ -18,7 +18,8 @@ fixed capacity.
 
 ## Limits
 Where the device is busy all the time the wait costs nothing. How much a program with fixed
-shapes computes in addition (padding) is not part of the prediction.
+shapes computes in addition (padding) is not part of the prediction. The best case of a loop over
+such operators (experts, buckets) is the loop as one batched computation.
 """
 
 from __future__ import annotations
@@ -29,12 +30,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kinetoscope.analysis import Analysis
-from kinetoscope.metrics.intervals import measure
+from kinetoscope.metrics.intervals import empty, measure, merge
 from kinetoscope.metrics.waits import Wait
 from kinetoscope.replay import Change
 from kinetoscope.result import Evidence, Fix
 from kinetoscope.rules.api import Example, Hit, Options, Rule
-from kinetoscope.rules.framework._waiting import avoidable, blocked_per_step, calls_inside
+from kinetoscope.rules.framework._waiting import (
+    avoidable,
+    blocked_per_step,
+    calls_inside,
+    loop_bodies,
+    part_of,
+)
 from kinetoscope.trace.op_names import short_name
 from kinetoscope.units import duration
 
@@ -58,6 +65,10 @@ class Thresholds(Options, frozen=True):
 
     min_per_step: float = 0.5
     """Rarer ones belong to logging or evaluation."""
+    many_per_step: float = 8.0
+    """From so many a step on they are taken for a loop that tensors of fixed size can replace."""
+    likely_body: float = 0.5
+    """Part of such a loop's other host time that the likely estimate takes off."""
 
 
 def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
@@ -75,7 +86,15 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
         return
     blocked = blocked_per_step(analysis, waits)
     inside = calls_inside(analysis, ops)
-    gone = Change(host_cut=working, unblock=waits.calls, drop_calls=inside)
+    body = loop_bodies(analysis, ops) if per_step >= options.many_per_step else empty()
+    partly, wholly = (
+        Change(
+            host_cut=merge(working, part_of(body, share)),
+            unblock=waits.calls,
+            drop_calls=inside,
+        )
+        for share in (options.likely_body, 1.0)
+    )
     yield Hit(
         message=(
             f"`{name}` makes a result of data-dependent size {max(round(per_step), 1)} times a "
@@ -90,10 +109,9 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
         fix=Fix(
             summary=f"Use an operation whose result has a fixed size instead of `{name}`.",
             snippet="y = torch.where(mask, f(x), x)   # instead of x[mask] = f(x[mask])",
-            reference="https://docs.pytorch.org/docs/stable/generated/"
-            "torch.nonzero_static.html",
+            reference="https://docs.pytorch.org/docs/stable/generated/torch.nonzero_static.html",
         ),
-        gain=analysis.gain(Change(unblock=waits.calls), gone),
+        gain=analysis.gain(Change(unblock=waits.calls), partly, wholly),
         confidence=0.9,
         claims=working,
     )

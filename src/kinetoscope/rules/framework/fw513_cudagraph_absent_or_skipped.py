@@ -30,9 +30,11 @@ from kinetoscope.rules.framework._launching import (
     compiled_share,
     evidence,
     graph_gain,
+    has_compiled_code,
     launch_bound,
     most_severe,
     places,
+    worth_a_word,
 )
 from kinetoscope.units import percent
 
@@ -54,6 +56,8 @@ class Thresholds(Options, frozen=True):
 
 def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
     """The same facts as for a launch-bound step, inside compiled regions."""
+    if not has_compiled_code(analysis.trace):
+        return
     bound = launch_bound(analysis, min_share=options.min_share, min_launches=options.min_launches)
     if bound is None:
         return
@@ -61,6 +65,8 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
     if compiled < options.min_compiled:
         return
     gain = graph_gain(analysis, bound)
+    if not worth_a_word(gain):
+        return
     yield Hit(
         message=(
             f"Compiled code launches {bound.per_step:.0f} kernels a step one by one, and the "

@@ -36,9 +36,10 @@ from kinetoscope.rules.framework._launching import (
     launch_bound,
     most_severe,
     places,
+    worth_a_word,
 )
-from kinetoscope.trace.kinds import Family, Kind
-from kinetoscope.trace.op_names import op_families
+from kinetoscope.trace.kinds import Kind
+from kinetoscope.trace.op_names import short_name
 from kinetoscope.trace.trace import Trace
 from kinetoscope.units import duration, percent
 
@@ -65,6 +66,8 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
     if bound is None:
         return
     gain = graph_gain(analysis, bound)
+    if not worth_a_word(gain):
+        return
     yield Hit(
         message=(
             f"Each decoding step launches {bound.per_step:.0f} kernels of "
@@ -76,7 +79,7 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
         fix=Fix(
             summary="Use a static cache and replay the decoding step as a CUDA graph.",
             snippet='model = torch.compile(model, mode="reduce-overhead")\n'
-            "# transformers: model.generation_config.cache_implementation = \"static\"",
+            '# transformers: model.generation_config.cache_implementation = "static"',
             reference="https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-graphs",
         ),
         gain=gain,
@@ -89,7 +92,13 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
 def decode_share(trace: Trace) -> float:
     """Part of the attention operators with a query of length one and longer keys."""
     rows = np.flatnonzero(trace.column("kind") == Kind.CPU_OP)
-    attention = op_families(trace)[trace.column("name_id")[rows]] == Family.ATTENTION
+    # The operators below these have other layouts.
+    entry = np.fromiter(
+        (short_name(n).lstrip("_").startswith("scaled_dot_product") for n in trace.names),
+        bool,
+        len(trace.names),
+    )
+    attention = entry[trace.column("name_id")[rows]]
     dims = trace.column("dims_id")[rows[attention]]
     dims = dims[dims >= 0]
     if dims.size == 0:
@@ -146,7 +155,7 @@ RULE = Rule(
     needs=frozenset({"device", "launches", "ops", "shapes"}),
     references=(
         "https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-graphs",
-        "https://docs.vllm.ai/en/latest/design/cuda_graphs.html",
+        "https://docs.vllm.ai/en/latest/design/cuda_graphs/",
     ),
     examples=(
         Example("a decoding step of kernels of 2 µs", _token, fires=True),

@@ -35,7 +35,7 @@ def assemble(path: Path, parts: Sequence[Part], frame: Frame) -> Trace:
     merged = _columns.Merged(parts)
     lanes = _lanes.Lanes(entry for part in parts for entry in part.metadata)
     kinds = decide(merged, lanes)
-    order = _filter.ordered_rows(merged, kinds.housekeeping, repairs)
+    order = _filter.ordered_rows(merged, kinds, repairs)
     if not len(order):
         raise _empty(path, repairs)
     shift, base = _base(merged.values("ts"), order, values)

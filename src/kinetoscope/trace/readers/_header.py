@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from kinetoscope.trace.readers._repair import Repairs, mend_text
@@ -44,7 +45,8 @@ def _parse_damaged(text: bytes, repairs: Repairs) -> dict[str, Any]:
         repairs.add("broken_metadata", mended[:80])
         value = {}
         for key, scalar in _SCALAR.findall(mended):
-            value.setdefault(key, json.loads(scalar, strict=False))
+            with suppress(ValueError):
+                value.setdefault(key, json.loads(scalar, strict=False))
         value.update(_objects(mended))
     return value if isinstance(value, dict) else {}
 
@@ -56,10 +58,8 @@ def _objects(text: str) -> dict[str, Any]:
     for key in ("distributedInfo", "deviceProperties"):
         match = re.search(rf'"{key}"\s*:\s*', text)
         if match:
-            try:
+            with suppress(ValueError):
                 found[key] = decoder.raw_decode(text, match.end())[0]
-            except ValueError:
-                continue
     return found
 
 

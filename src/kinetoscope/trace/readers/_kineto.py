@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,12 +25,13 @@ def read_kineto(
 ) -> Trace:
     """See `kinetoscope.trace.readers.read`."""
     _check_is_file(path)
+    count = process_count(path) if processes is None else processes
     try:
         with _no_gc():
-            parts, frame = _read_parts(path, processes, progress)
-            from kinetoscope.trace.readers._assemble import assemble
-
-            return assemble(path, parts, frame)
+            if count > 1:
+                with suppress(CannotShareError):
+                    return _read_together(path, count, progress)
+            return _read_alone(path, progress)
     except OSError as error:
         raise FormatError(
             f"{path} cannot be read: {error.strerror or error}.",
@@ -38,21 +39,22 @@ def read_kineto(
         ) from error
 
 
-def _read_parts(
-    path: Path, processes: int | None, progress: Progress | None
-) -> tuple[list[Part], Frame]:
-    wanted = process_count(path) if processes is None else processes
-    if wanted > 1:
-        try:
-            frame = Frame()
-            return read_parallel(path, frame, wanted, progress=progress), frame
-        except CannotShareError:
-            pass
+def _read_together(path: Path, count: int, progress: Progress | None) -> Trace:
     frame = Frame()
-    return [_read_serial(path, frame, progress)], frame
+    with read_parallel(path, frame, count, progress=progress) as parts:
+        from kinetoscope.trace.readers._assemble import assemble
+
+        return assemble(path, parts, frame)
 
 
-def _read_serial(path: Path, frame: Frame, progress: Progress | None) -> Part:
+def _read_alone(path: Path, progress: Progress | None) -> Trace:
+    from kinetoscope.trace.readers._assemble import assemble
+
+    frame = Frame()
+    return assemble(path, [_decode_all(path, frame, progress)], frame)
+
+
+def _decode_all(path: Path, frame: Frame, progress: Progress | None) -> Part:
     from kinetoscope.trace.readers._decode import Decoder
     from kinetoscope.trace.readers._pairs import pair_up
 

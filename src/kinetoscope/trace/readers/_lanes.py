@@ -73,7 +73,7 @@ class Lanes:
         stream = key.stream
         if stream is None or stream in _ALL_STREAMS:
             stream = self._stream_of_tid(key)
-        return self._number(key, self._device_of(key), stream)
+        return self._number(key, self._device_of(key), _fit(stream))
 
     def _number(self, key: LaneKey, device: int, stream: int) -> int:
         found = self._numbers.get((key.pid, key.tid, device, stream))
@@ -92,13 +92,18 @@ class Lanes:
         return self._devices.setdefault(key.pid, len(self._devices))
 
     def _stream_of_tid(self, key: LaneKey) -> int:
-        match = re.search(r"\d+", key.tid)
+        match = re.search(r"^-\d+|\d+", key.tid)
         number = int(match.group()) if match else 0
-        if number in _ALL_STREAMS:
+        if number < 0 or number in _ALL_STREAMS:
             return -1
         if number >= _SYNC_LANE_OFFSET and "sync" in self.thread_name(key):
             number -= _SYNC_LANE_OFFSET
-        return number if number < 2**31 else number & 0x7FFF_FFFF
+        return number
+
+
+def _fit(stream: int) -> int:
+    """Stream ids are handles in some back ends; the column holds 31 bits of them."""
+    return stream if -1 <= stream < 2**31 else stream & 0x7FFF_FFFF
 
 
 def vendor_of(

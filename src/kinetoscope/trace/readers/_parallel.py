@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,10 +18,11 @@ if TYPE_CHECKING:
 Progress = Callable[[int], None]
 
 
+@contextmanager
 def read_parallel(
     path: Path, frame: Frame, processes: int, *, progress: Progress | None = None
-) -> list[Part]:
-    """The parts of all processes, this one included.
+) -> Iterator[list[Part]]:
+    """The parts of all processes, this one included; their columns can be read in the block.
 
     Raises:
         CannotShareError: nothing was gained; `frame` must not be used any further.
@@ -31,7 +33,7 @@ def read_parallel(
         parts.extend(_result(worker, frame) for worker in workers)
         if not frame.ended:
             raise CannotShareError
-        return parts
+        yield parts
 
 
 def _import_tables() -> None:
@@ -39,9 +41,7 @@ def _import_tables() -> None:
     import kinetoscope.trace.readers._assemble  # noqa: F401
 
 
-def _decode_here(
-    path: Path, frame: Frame, queue: PieceQueue, progress: Progress | None
-) -> Part:
+def _decode_here(path: Path, frame: Frame, queue: PieceQueue, progress: Progress | None) -> Part:
     from kinetoscope.trace.readers._decode import Decoder
     from kinetoscope.trace.readers._share import decode_shared
 

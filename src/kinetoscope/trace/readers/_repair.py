@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import msgspec
@@ -29,6 +30,7 @@ _EVENT_START = re.compile(rb'\{\s*"(?:ph|cat|name|pid|tid|ts|dur|id|args|s|bp)"\
 _RAW_NAME = re.compile(
     r'("name"\s*:\s*")(.*)("\s*,\s*"(?:ph|cat|pid|tid|ts|dur|args)"\s*:)', re.DOTALL
 )
+_FLOW = re.compile(r'"ph"\s*:\s*"[stf]"')
 _KEPT_FIELD = re.compile(r'"(ph|cat|name|pid|tid|ts|dur)"\s*:\s*("(?:[^"\\]|\\.)*"|-?[\d.]+)')
 _KEPT_ID = re.compile(r'"(External id|correlation|stream|device)"\s*:\s*(\d+)')
 
@@ -51,7 +53,18 @@ class Repairs:
             self.add(kind, other.examples.get(kind, ""), count)
 
 
-LOSSY = frozenset({"broken_event", "broken_args", "truncated", "truncated_gzip", "broken_gzip"})
+LOSSY = frozenset(
+    {
+        "broken_args",
+        "broken_event",
+        "broken_gzip",
+        "negative_duration",
+        "no_time",
+        "truncated",
+        "truncated_gzip",
+        "zero_time_device",
+    }
+)
 """Repairs after which something is missing."""
 
 
@@ -103,7 +116,7 @@ def _mend_escapes(token: str, repairs: Repairs) -> str:
 
 def _decode_all(text: str) -> list[Any] | None:
     try:
-        return EXACT.decoder.decode(text)
+        return list(EXACT.decoder.decode(text))
     except (msgspec.DecodeError, UnicodeEncodeError):
         pass
     try:
@@ -132,7 +145,7 @@ def _one_by_one(text: bytes, repairs: Repairs) -> Iterator[Any]:
 def _candidates(text: bytes) -> Iterator[bytes]:
     """Slices that each hold one event, judged by how an event starts and ends."""
     starts = [m.start() for m in _EVENT_START.finditer(text) if _after_event(text, m.start())]
-    for start, end in zip(starts, [*starts[1:], len(text)], strict=True):
+    for start, end in pairwise([*starts, len(text)]):
         yield text[start:end].rstrip(b" \t\r\n,]")
 
 
@@ -151,6 +164,9 @@ def _mend_event(piece: bytes, repairs: Repairs) -> Any | None:
     if event is not None:
         repairs.add("unescaped_quote", string)
         return event
+    if _FLOW.search(string):
+        repairs.add("broken_flow", string)
+        return Meta()
     return _without_args(string, repairs)
 
 
@@ -197,8 +213,8 @@ def coerce(value: dict[str, Any]) -> Any:
 
     An event of a phase that is not used becomes an empty metadata event.
     """
-    phase = value.get("ph")
-    lane = {
+    phase = _string(value.get("ph"))
+    lane: dict[str, Any] = {
         "name": _string(value.get("name")),
         "pid": _lane_id(value.get("pid")),
         "tid": _lane_id(value.get("tid")),
@@ -219,10 +235,18 @@ def coerce(value: dict[str, Any]) -> Any:
 
 
 def _memory_args(args: dict[str, Any]) -> MemoryArgs:
-    keys = ("Bytes", "Addr", "Device Id", "Total Allocated", "Total Reserved")
-    values = [_whole(args.get(key)) for key in keys]
-    known = [(-1 if key != "Bytes" else 0) if v is None else v for key, v in zip(keys, values, strict=True)]
-    return MemoryArgs(*known, device_type=_string(args.get("Device Type")))
+    def number(key: str, missing: int) -> int:
+        value = _whole(args.get(key))
+        return missing if value is None else value
+
+    return MemoryArgs(
+        size=number("Bytes", 0),
+        address=number("Addr", -1),
+        device=number("Device Id", -1),
+        allocated=number("Total Allocated", -1),
+        reserved=number("Total Reserved", -1),
+        device_type=_string(args.get("Device Type")),
+    )
 
 
 def _coerce_args(args: dict[str, Any]) -> Any:

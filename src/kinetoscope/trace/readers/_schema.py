@@ -93,7 +93,7 @@ def _raw_fields(keys: tuple[tuple[str, str], ...], default: Any) -> list[Any]:
 
 def _int_fields(keys: tuple[tuple[str, str, int | None], ...]) -> list[Any]:
     return [
-        (name, Union[int, None] if default is None else int, field(default=default, name=key))
+        (name, int | None if default is None else int, field(default=default, name=key))
         for name, key, default in keys
     ]
 
@@ -214,18 +214,19 @@ _SKIPPED = [_event(phase, []) for phase in _SKIPPED_PHASES]
 
 
 def _schema(*, exact: bool, full: bool) -> Schema:
-    cat = ("cat", Union[str, None], "")
-    lane = [("name", Union[str, None], ""), ("pid", Id, None), ("tid", Id, None)]
+    cat = ("cat", str | None, "")
+    lane = [("name", str | None, ""), ("pid", Id, None), ("tid", Id, None)]
     ts = ("ts", Raw, NO_TEXT) if exact else ("ts", float, NO_TS)
-    dur = ("dur", Raw, NO_TEXT) if exact else ("dur", Union[float, None], 0.0)
-    args = ("args", Union[FullArgs if full else LeanArgs, None], None)
-    memory = ("args", Union[MemoryArgs, None], None)
+    dur = ("dur", Raw, NO_TEXT) if exact else ("dur", float | None, 0.0)
+    args = ("args", (FullArgs if full else LeanArgs) | None, None)
+    memory = ("args", MemoryArgs | None, None)
     span = _event("X", [cat, *lane, ts, dur, args])
     begin, end = _event("B", [cat, *lane, ts, args]), _event("E", [cat, *lane, ts, args])
     instant = _event("i", [*lane, ts, memory]), _event("I", [*lane, ts, memory])
-    event = Union[(span, begin, end, *instant, Meta, *_SKIPPED)]
+    types: Any = (span, begin, end, *instant, Meta, *_SKIPPED)
+    event: Any = Union[types]  # noqa: UP007 - the types are not known before
     # Not strict: ROCm writes some numbers as strings.
-    decoder = msgspec.json.Decoder(list[event], strict=False)  # type: ignore[valid-type]
+    decoder = msgspec.json.Decoder(list[event], strict=False)
     one = msgspec.json.Decoder(event, strict=False)
     return Schema(span, begin, end, instant, decoder, one, exact, full)
 

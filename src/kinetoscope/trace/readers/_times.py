@@ -19,8 +19,13 @@ NO_TIME = np.iinfo(np.int64).min
 
 
 def from_floats(microseconds: npt.NDArray[np.float64]) -> IntArray:
-    """Nanoseconds of finite floats of less than `EXACT_BELOW_US`."""
-    return np.rint(microseconds * 1000.0).astype(np.int64)
+    """Nanoseconds of finite floats of less than `EXACT_BELOW_US`.
+
+    Whole and fraction apart: the product of the whole number could round up to a half.
+    """
+    whole = np.floor(microseconds)
+    fraction = np.rint((microseconds - whole) * 1000.0)
+    return whole.astype(np.int64) * 1000 + fraction.astype(np.int64)
 
 
 def needs_text(microseconds: npt.NDArray[np.float64]) -> bool:

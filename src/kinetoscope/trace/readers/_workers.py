@@ -65,7 +65,7 @@ def _cores() -> int:
 
 @contextmanager
 def started(path: Path, count: int) -> Iterator[tuple[PieceQueue, list[Worker]]]:
-    """The queue of pieces and `count` running workers; none of them outlives the block.
+    """The queue of pieces and `count` running workers; they and their files end with the block.
 
     They are started as plain interpreters and not by `multiprocessing`, which would run the
     user's main module again in each of them unless it has a guard.
@@ -78,7 +78,7 @@ def started(path: Path, count: int) -> Iterator[tuple[PieceQueue, list[Worker]]]
     descriptor = filled_queue(_piece_count(path))
     running: list[Worker] = []
     try:
-        for _ in range(count):
+        while len(running) < count:
             running.append(_start(path, descriptor))
         yield PieceQueue(descriptor), running
     finally:
@@ -87,6 +87,7 @@ def started(path: Path, count: int) -> Iterator[tuple[PieceQueue, list[Worker]]]
             if worker.process.poll() is None:
                 worker.process.kill()
             worker.process.wait()
+            worker.out.close()
 
 
 def _piece_count(path: Path) -> int:
@@ -102,8 +103,8 @@ def _piece_count(path: Path) -> int:
 def _start(path: Path, queue: int) -> Worker:
     home = str(Path(kinetoscope.__file__).parents[1])
     search = [home, *(entry for entry in sys.path if entry)]
+    out = _anonymous_file()
     try:
-        out = _anonymous_file()
         process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
             # -S: the path is handed over as it is here, so `site` has nothing to add.
             [sys.executable, "-S", "-c", _CODE, str(path), *search],
@@ -112,6 +113,7 @@ def _start(path: Path, queue: int) -> Worker:
             stderr=subprocess.DEVNULL,
         )
     except OSError as error:
+        out.close()
         raise CannotShareError from error
     return Worker(process, out)
 
@@ -120,4 +122,4 @@ def _anonymous_file() -> BinaryIO:
     if hasattr(os, "memfd_create"):
         with suppress(OSError):
             return os.fdopen(os.memfd_create("kinetoscope"), "w+b")
-    return tempfile.TemporaryFile()  # closed when its last column was read
+    return tempfile.TemporaryFile()

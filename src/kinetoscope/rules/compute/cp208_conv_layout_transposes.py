@@ -1,0 +1,199 @@
+"""Convolutions convert between NCHW and NHWC around their kernels.
+
+## What it finds
+Layout kernels of the convolution library (`nchwToNhwc`, `nhwcToNchw`, batched transposes) that take
+a sizeable part of the busy time.
+
+## Why it matters
+The tensor-core kernels of cuDNN and MIOpen work on channels-last (NHWC) data. A model in the
+default NCHW layout has its inputs converted before and its outputs after each convolution: two
+more passes over the activations for every layer, forward and backward. Batch norm in NCHW is slow
+too when the layer has few channels.
+
+## How to fix it
+`model = model.to(memory_format=torch.channels_last)` and the same for the input batch, with
+autocast. All layers must keep the layout: look for `view` and `reshape` between convolutions.
+
+## Limits
+Some conversions at the borders of the model are normal. Depthwise convolutions and float32 without
+TF32 may be faster in NCHW. Measure once with `torch.backends.cudnn.benchmark = True`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from kinetoscope.analysis import Analysis
+from kinetoscope.metrics.cost import kernel_costs
+from kinetoscope.metrics.cost_args import Args
+from kinetoscope.metrics.device_ops import DeviceOps, args_of
+from kinetoscope.replay import Change
+from kinetoscope.result import Evidence, Fix
+from kinetoscope.rules.api import Example, Hit, Options, Rule
+from kinetoscope.rules.compute._kernels import (
+    busy_share,
+    device_work,
+    extent_of,
+    peaks,
+    per_step_ns,
+    places,
+)
+from kinetoscope.trace.kinds import Family
+from kinetoscope.trace.trace import IntArray
+from kinetoscope.units import duration, percent
+
+if TYPE_CHECKING:
+    from kinetoscope.testing import TraceBuilder
+
+
+class Thresholds(Options, frozen=True):
+    """When layout conversions are worth a word."""
+
+    min_share: float = 0.03
+    """Share of the busy time in layout kernels."""
+    removed: tuple[float, float, float] = (0.5, 0.85, 1.0)
+    """Part of the conversions that channels-last removes; borders stay."""
+    norm_over_roof: tuple[float, float, float] = (4.0, 2.2, 1.3)
+    """Time of channels-last batch norm over that of its traffic at full bandwidth; 1.4 (backward)
+    and 2.8 (forward) were seen on an H200, and 7 to 10 for NCHW with few channels."""
+
+
+def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
+    """Add up the layout kernels and replay without them."""
+    work = device_work(analysis)
+    layout = np.flatnonzero(work.of_family(Family.LAYOUT))
+    convolutions = np.flatnonzero(work.of_family(Family.CONV))
+    rows = work.rows[layout]
+    if rows.size == 0 or convolutions.size == 0:
+        return
+    share = busy_share(analysis, rows)
+    if share < options.min_share:
+        return
+    spent = per_step_ns(analysis, rows)
+    norms, roof = _batch_norms(analysis, work)
+    both = np.concatenate((layout, norms))
+
+    def change(removed: float, over_roof: float) -> Change:
+        norm_ns = np.minimum(work.ns[norms], over_roof * roof)
+        new = np.concatenate((work.ns[layout] * (1 - removed), norm_ns))
+        return Change(durations=(work.rows[both], new.astype(np.int64)))
+
+    yield Hit(
+        message=(
+            f"Convolutions convert between NCHW and NHWC: {duration(spent)} a step, "
+            f"{percent(share)} of the device's busy time."
+        ),
+        evidence=(
+            Evidence("layout_time", spent, "ns"),
+            Evidence("busy_share", round(min(share, 1.0), 4), "ratio", "derived"),
+            Evidence(
+                "conversions_per_convolution",
+                round(rows.size / convolutions.size, 2),
+                "count",
+                "derived",
+            ),
+        ),
+        locations=places(analysis, rows, calls=("conv2d", "conv3d"), whole_step=True),
+        fix=Fix(
+            summary="Keep the model and its input in channels-last layout.",
+            snippet="model = model.to(memory_format=torch.channels_last)\n"
+            "x = x.to(memory_format=torch.channels_last)",
+            reference="https://docs.pytorch.org/tutorials/intermediate/memory_format_tutorial.html",
+        ),
+        gain=analysis.gain(
+            *(change(a, b) for a, b in zip(options.removed, options.norm_over_roof, strict=True))
+        ),
+        confidence=0.9,
+        claims=extent_of(analysis, rows),
+    )
+
+
+_BATCH_NORMS = (
+    "native_batch_norm",
+    "native_batch_norm_backward",
+    "_batch_norm_with_update",
+    "batch_norm_backward",
+)
+
+
+def _batch_norms(analysis: Analysis, work: DeviceOps) -> tuple[IntArray, npt.NDArray[np.float64]]:
+    """Batch norms of NCHW tensors, and the time of their traffic at full bandwidth.
+
+    Those give each channel one block of threads, so that a layer with few channels leaves most of
+    the device idle; the channels-last kernels do not.
+    """
+    device, costs = peaks(analysis), analysis.get(kernel_costs)
+    none = np.empty(0, dtype=np.int64), np.empty(0)
+    if device is None or costs.rows.size == 0:
+        return none
+    named = np.flatnonzero(work.named(*_BATCH_NORMS))
+    mine = [g for g in work.groups(named) if _is_nchw(args_of(analysis.trace, int(work.op[g[0]])))]
+    if not mine:
+        return none
+    index = np.concatenate(mine)
+    at = np.minimum(np.searchsorted(costs.rows, work.rows[index]), costs.rows.size - 1)
+    known = (costs.rows[at] == work.rows[index]) & (costs.bytes[at] >= 0)
+    return index[known], costs.bytes[at[known]] / device.achievable_bytes_per_ns
+
+
+def _is_nchw(args: Args) -> bool:
+    shape = args.dims[0] if args.dims else []
+    strides = args.strides[0] if args.strides else []
+    if not (isinstance(shape, list) and isinstance(strides, list)):
+        return False
+    return len(shape) >= 4 and len(strides) == len(shape) and strides[1] != 1
+
+
+def _network(t: TraceBuilder, layout_us: float) -> None:
+    shape = [[64, 128, 56, 56], [128, 128, 3, 3]]
+    for step in range(4):
+        at = step * 3_000
+        t.step(at, 2_990)
+        for i in range(4):
+            begin = at + 100 + i * (2 * layout_us + 500)
+            t.op("aten::cudnn_convolution", at + 10 + 20 * i, 18, dims=shape)
+            t.kernel(
+                "void cudnn::ops::nchwToNhwcKernel", begin, layout_us, launch_at=at + 11 + 20 * i
+            )
+            t.kernel(
+                "sm90_xmma_fprop_implicit_gemm", begin + layout_us, 500, launch_at=at + 16 + 20 * i
+            )
+            t.kernel(
+                "void cudnn::ops::nhwcToNchwKernel",
+                begin + layout_us + 500,
+                layout_us,
+                launch_at=at + 21 + 20 * i,
+            )
+        t.sync(at + 110, 4 * (2 * layout_us + 500))
+
+
+def _many(t: TraceBuilder) -> None:
+    _network(t, 120)
+
+
+def _few(t: TraceBuilder) -> None:
+    _network(t, 3)
+
+
+RULE = Rule(
+    code="CP208",
+    name="conv-layout-transposes",
+    class_="compute",
+    summary="Convolutions convert between NCHW and NHWC around their kernels.",
+    check=check,
+    options=Thresholds(),
+    needs=frozenset({"device"}),
+    evidence="T",
+    references=(
+        "https://docs.pytorch.org/tutorials/intermediate/memory_format_tutorial.html",
+        "https://docs.nvidia.com/deeplearning/performance/dl-performance-convolutional/index.html",
+    ),
+    examples=(
+        Example("two conversions of 120 microseconds around each convolution", _many, fires=True),
+        Example("conversions of 1 % of the time", _few, fires=False),
+    ),
+)

@@ -1,0 +1,194 @@
+"""A chain of pointwise operators runs as one kernel each.
+
+## What it finds
+Three or more consecutive kernels of pointwise operators, casts, norms or reductions over the same
+number of elements, each long enough to be bound by memory bandwidth.
+
+## Why it matters
+Every kernel of the chain reads its input from device memory and writes its result back. One fused
+kernel reads the first input, keeps the rest in registers and writes the last result: a chain of n
+kernels becomes up to n times as fast.
+
+## How to fix it
+`torch.compile` the function or module with the chain. By hand: fused operators
+(`F.gelu(x, approximate="tanh")`, `torch.addcmul`, `F.rms_norm`, `F.silu`), or a Triton kernel.
+
+## Limits
+Tensors that the backward pass needs are written anyway; compilers recompute most of them. Chains of
+kernels of a few microseconds are bound by launching: compilation or a CUDA graph helps there too,
+for another reason (FW502).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from kinetoscope.analysis import Analysis
+from kinetoscope.metrics.chains import Chains, pointwise_chains
+from kinetoscope.replay import Change
+from kinetoscope.result import Evidence, Fix
+from kinetoscope.result.finding import Severity
+from kinetoscope.rules.api import Example, Hit, Options, Rule
+from kinetoscope.rules.compute._kernels import (
+    busy_share,
+    device_work,
+    extent_of,
+    host_of,
+    per_step_ns,
+    places,
+)
+from kinetoscope.trace.trace import IntArray
+from kinetoscope.units import duration, percent
+
+if TYPE_CHECKING:
+    from kinetoscope.testing import TraceBuilder
+
+
+class Thresholds(Options, frozen=True):
+    """When a chain is worth a word."""
+
+    min_share: float = 0.05
+    """Share of the busy time in the chains."""
+    min_kernel_ns: int = 6_000
+    """Mean length of a chain's kernels; shorter ones are bound by launching and start-up."""
+    passes: tuple[float, float, float] = (1.5, 1.15, 0.6)
+    """Time of the fused kernel over that of the chain's longest kernel."""
+    host_saved: tuple[float, float, float] = (0.3, 0.6, 0.9)
+    """Part of the operators' host time that compiled code saves: it checks its guards and launches
+    one kernel."""
+    dominant: float = 0.4
+    """Share of the busy time below which the finding is at most medium: every eager model has
+    some unfused pointwise work, and compiling it gains what the replay says, but it is no fault
+    of the program."""
+
+
+def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
+    """Find the chains that memory bandwidth binds and replay each as one kernel."""
+    chains = pointwise_chains(device_work(analysis))
+    if chains.count == 0:
+        return
+    total, longest = chains.total_ns(), chains.longest_ns()
+    length = np.bincount(chains.chain, minlength=chains.count)
+    good = total >= options.min_kernel_ns * length
+    kept = good[chains.chain]
+    rows = chains.work.rows[chains.members[kept]]
+    share = busy_share(analysis, rows)
+    if share < options.min_share:
+        return
+    first, others = _split(chains, good)
+    drop = _calls(chains, first, others)
+    host = host_of(analysis, chains.work, others)
+    spent = per_step_ns(analysis, rows)
+    passes_now = float(total[good].sum() / max(longest[good].sum(), 1))
+    cap: Severity = "critical" if share >= options.dominant else "medium"
+    yield Hit(
+        message=(
+            f"Chains of pointwise kernels take {duration(spent)} a step, {percent(share)} of the "
+            f"busy time; the longest has {int(length[good].max())} kernels "
+            f"({_sequence(chains, good)}). Each reads and writes all of its data."
+        ),
+        evidence=(
+            Evidence("chain_time", spent, "ns"),
+            Evidence("busy_share", round(min(share, 1.0), 4), "ratio", "derived"),
+            Evidence("kernels_per_step", _per_step(analysis, rows), "count"),
+            Evidence("passes_over_the_data", round(passes_now, 1), "count", "derived"),
+        ),
+        locations=places(analysis, rows),
+        fix=Fix(
+            summary="Compile the function or module with the chain into one kernel.",
+            snippet="module = torch.compile(module)",
+            reference="https://docs.pytorch.org/docs/stable/generated/torch.compile.html",
+        ),
+        gain=analysis.gain(
+            *(
+                Change(
+                    durations=(
+                        chains.work.rows[first],
+                        np.minimum(part * longest, total)[good].astype(np.int64),
+                    ),
+                    drop_calls=drop,
+                    host_cut=host,
+                    host_cut_factor=saved,
+                )
+                for part, saved in zip(options.passes, options.host_saved, strict=True)
+            )
+        ),
+        confidence=0.7,
+        claims=extent_of(analysis, rows),
+        at_most=cap,
+    )
+
+
+def _split(chains: Chains, good: npt.NDArray[np.bool_]) -> tuple[IntArray, IntArray]:
+    """Positions of the first event of each good chain, and of all others."""
+    starts = np.searchsorted(chains.chain, np.flatnonzero(good), side="left")
+    first = chains.members[starts]
+    return first, np.setdiff1d(chains.members[good[chains.chain]], first)
+
+
+def _calls(chains: Chains, first: IntArray, others: IntArray) -> IntArray:
+    """Calls that launched the others and nothing else."""
+    calls = np.setdiff1d(chains.work.call[others], chains.work.call[first])
+    return calls[calls >= 0]
+
+
+def _per_step(analysis: Analysis, rows: IntArray) -> int:
+    return analysis.in_window(rows).size // analysis.steps
+
+
+def _sequence(chains: Chains, good: npt.NDArray[np.bool_]) -> str:
+    """Operators of the chain that takes longest."""
+    total = np.where(good, chains.total_ns(), -1)
+    mine = chains.members[chains.chain == int(total.argmax())]
+    names = [chains.work.op_name(i).rstrip("_") for i in mine]
+    return ", ".join(names[:6]) + (", ..." if len(names) > 6 else "")
+
+
+def _chain(t: TraceBuilder, kernel_us: float, products_us: float) -> None:
+    shape = [4096, 4096]
+    for step in range(4):
+        at = step * 4_000
+        t.step(at, 3_990)
+        for i, name in enumerate(("mul", "add", "tanh", "mul", "sigmoid")):
+            t.op(f"aten::{name}", at + 10 + 20 * i, 15, dims=[shape, []])
+            t.kernel(
+                "vectorized_elementwise_kernel",
+                at + 100 + kernel_us * i,
+                kernel_us,
+                launch_at=at + 14 + 20 * i,
+            )
+        t.op("aten::mm", at + 120, 15, dims=[shape, shape])
+        t.kernel("sm90_gemm", at + 100 + 5 * kernel_us, products_us, launch_at=at + 124)
+        t.sync(at + 150, 5 * kernel_us + products_us - 40)
+
+
+def _long(t: TraceBuilder) -> None:
+    _chain(t, 400, 500)
+
+
+def _minor(t: TraceBuilder) -> None:
+    _chain(t, 20, 3_500)
+
+
+RULE = Rule(
+    code="CP212",
+    name="unfused-elementwise-chain",
+    class_="compute",
+    summary="A chain of pointwise operators runs as one kernel each, through device memory.",
+    check=check,
+    options=Thresholds(),
+    needs=frozenset({"device", "launches", "shapes"}),
+    evidence="T",
+    references=(
+        "https://docs.pytorch.org/docs/stable/generated/torch.compile.html",
+        "https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html",
+    ),
+    examples=(
+        Example("five pointwise kernels of 400 microseconds", _long, fires=True),
+        Example("the same chain next to a product of 3.5 ms", _minor, fires=False),
+    ),
+)

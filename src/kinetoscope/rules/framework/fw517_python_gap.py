@@ -1,0 +1,233 @@
+"""Python between the launches keeps the device waiting.
+
+## What it finds
+Long stretches of the step in which the launching thread runs Python and neither an operator nor a
+launch, while the device is idle. Loaders, waits, compilers, checkpoints and the preparation of
+the input are left to their own rules.
+
+## Why it matters
+Python runs on the thread that launches. While it sorts a list or walks over a dictionary, nothing
+is queued for the device.
+
+## How to fix it
+Do the work on tensors (one `topk` or `index_copy_` instead of a loop over a list), do it once
+instead of in each step, or move it to a thread or process that runs beside the step. What only
+logs or prints belongs behind `if step % 100 == 0`.
+
+## Limits
+Recording Python frames costs about 0.7 µs a frame, so Python-heavy code looks up to six times
+slower than it is; the prediction takes that off. Without stacks the code is not named. A stretch
+that waits for a lock, a queue or a socket is named by its wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from kinetoscope.analysis import Analysis
+from kinetoscope.metrics.activity import Cause
+from kinetoscope.metrics.intervals import (
+    Coverage,
+    Intervals,
+    clip,
+    intersect,
+    measure,
+    merge,
+    subtract,
+    union,
+)
+from kinetoscope.metrics.ownership import owned_gaps
+from kinetoscope.metrics.stretches import launching_threads
+from kinetoscope.replay import Change
+from kinetoscope.result import Evidence, Fix, Location
+from kinetoscope.rules.api import Example, Hit, Options, Rule
+from kinetoscope.trace.calltree import nearest
+from kinetoscope.trace.frames import is_optimizer_step, is_torch_file
+from kinetoscope.trace.kinds import Kind
+from kinetoscope.trace.trace import IntArray
+from kinetoscope.units import duration, percent
+
+if TYPE_CHECKING:
+    from kinetoscope.testing import TraceBuilder
+
+
+class Thresholds(Options, frozen=True):
+    """When Python is worth a word."""
+
+    min_share: float = 0.03
+    """Python in long stretches as a share of the step, profiling overhead taken off; RULES of
+    thumb say 5 %, of the recorded step."""
+    min_exposed: float = 0.3
+    """Part of it in which the device is idle."""
+    min_stretch_ns: int = 200_000
+    """Shorter stretches are the Python of a model's `forward`, and FW501 counts them."""
+    min_blank_ns: int = 1_500_000
+    """The same without stacks, where the hand-over to the autograd threads and the profiler's
+    own step (up to 1.3 ms in recordings of an H200) cannot be told from the program's code."""
+    cautious: float = 0.7
+    """Part of it that goes away at the cautious end: vectorised work is not free."""
+
+
+def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
+    """Find long stretches of Python, leave out what others own, replay without them."""
+    if not analysis.has("stacks") and not (analysis.device and analysis.has("steps")):
+        return
+    long = _own(analysis, options)
+    net = _net(analysis, long)
+    per_step = net // analysis.steps_on_host
+    if per_step < options.min_share * analysis.step_time.mid:
+        return
+    seen = clip(long, *analysis.window)
+    pieces = union(analysis.pieces.start, analysis.pieces.end)
+    exposed = measure(intersect(seen, pieces)) / max(measure(seen), 1)
+    if analysis.device and exposed < options.min_exposed:
+        return
+    rows, weights = _python(analysis, long)
+    places = analysis.locations(rows, weights) if rows.size else ()
+    waits = _waiting_share(analysis, long)
+    yield Hit(
+        message=_message(per_step, per_step / max(analysis.step_time.mid, 1), places, waits),
+        evidence=(
+            Evidence("python_time", per_step, "ns", "estimated"),
+            Evidence("python_time_recorded", measure(long) // analysis.steps_on_host, "ns"),
+            Evidence("device_idle", round(min(exposed, 1.0), 3), "ratio", "derived"),
+            Evidence("stretches", int(long[0].size), "count"),
+        ),
+        locations=places,
+        fix=_fix(places),
+        gain=analysis.gain(
+            Change(host_cut=long, host_cut_factor=options.cautious), Change(host_cut=long)
+        ),
+        confidence=0.7 if rows.size else 0.4,
+        claims=long,
+        at_most="critical" if rows.size else "medium",
+    )
+
+
+def _message(per_step: int, share: float, places: tuple[Location, ...], waits: float) -> str:
+    doing = "waits, outside any operator," if waits > 0.5 else "runs Python"
+    where = f" (most of it in `{places[0].function}`)" if places and places[0].function else ""
+    what = doing if places or waits > 0.5 else "runs code that was not recorded"
+    return (
+        f"Between the launches the host {what} for {duration(per_step)} of each step{where}, "
+        f"{percent(min(share, 1.0))} of it, and the device waits."
+    )
+
+
+def _fix(places: tuple[Location, ...]) -> Fix:
+    name = places[0].function if places else None
+    return Fix(
+        summary=(
+            f"Move the work of `{name}` out of the step, onto tensors, or into a thread."
+            if name
+            else "Find out what runs there: record with with_stack=True. Then move it out of "
+            "the step, onto tensors, or into a thread."
+        ),
+        snippet="pool = concurrent.futures.ThreadPoolExecutor(1)\n"
+        "pending = pool.submit(bookkeeping, batch)   # runs beside the step",
+        reference="https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html",
+    )
+
+
+def _own(analysis: Analysis, options: Thresholds) -> Intervals:
+    """Long stretches of the steady steps that are the program's: not torch's, not another rule's.
+
+    Torch's own Python (the optimizer's loops over parameters, hooks of FSDP, the profiler's step)
+    belongs to launching.
+    """
+    time, trace = analysis.host_time, analysis.trace
+    stacks = analysis.has("stacks")
+    enough = time.long_most >= (options.min_stretch_ns if stacks else options.min_blank_ns)
+    long = time.long[0][enough], time.long[1][enough]
+    if stacks:
+        own = _program_share(analysis, long) >= _MOSTLY
+        long = long[0][own], long[1][own]
+    gaps = analysis.gaps
+    owned = np.array(sorted(owned_gaps(trace, gaps, analysis.pieces)), dtype=np.int64)
+    others = union(gaps.start[owned], gaps.end[owned])
+    optimizer = analysis.extent(analysis.matching(is_optimizer_step))
+    return clip(subtract(long, merge(others, optimizer)), *analysis.times.host_window)
+
+
+_MOSTLY = 0.5
+
+
+def _program_share(analysis: Analysis, long: Intervals) -> npt.NDArray[np.float64]:
+    """Part of each stretch in which the innermost Python function is not one of torch's."""
+    trace, tree, activity = analysis.trace, analysis.trace.tree, analysis.activity
+    torch_names = [i for i, frame in tree.frames.items() if frame and is_torch_file(frame.file)]
+    name = trace.column("name_id")[tree.rows]
+    known = np.isin(name, [i for i, frame in tree.frames.items() if frame])
+    frame = nearest(known & (tree.kind == Kind.PYTHON), tree.parent)
+    theirs = np.isin(name[np.maximum(frame, 0)], torch_names) | (frame < 0)
+    mine = np.isin(activity.thread, launching_threads(trace)) & (activity.row >= 0)
+    mine &= ~theirs[tree.node_of[np.maximum(activity.row, 0)]]
+    program = Coverage(union(activity.start[mine], activity.end[mine]))
+    share = program.between(*long) / np.maximum(long[1] - long[0], 1)
+    return np.asarray(share, dtype=np.float64)
+
+
+def _net(analysis: Analysis, stretches: Intervals) -> int:
+    """Their length without the modelled profiling overhead."""
+    time = analysis.host_time
+    ratio = time.long_net / np.maximum(time.long[1] - time.long[0], 1)
+    kept = Coverage(stretches).between(*time.long)
+    return int((kept * ratio).sum())
+
+
+def _python(analysis: Analysis, stretches: Intervals) -> tuple[IntArray, IntArray]:
+    """Rows of the Python inside the stretches, and how long each ran."""
+    activity = analysis.activity
+    mine = np.isin(activity.thread, launching_threads(analysis.trace))
+    mine &= np.isin(activity.cause, (Cause.PYTHON, Cause.WAIT)) & (activity.row >= 0)
+    start, end = activity.start[mine], activity.end[mine]
+    inside = Coverage(stretches).between(start, end)
+    hit = inside > 0
+    return activity.row[mine][hit], inside[hit]
+
+
+def _waiting_share(analysis: Analysis, stretches: Intervals) -> float:
+    """Part of the stretches in which the thread only waits (lock, queue, sleep)."""
+    activity = analysis.activity
+    mine = np.isin(activity.thread, launching_threads(analysis.trace))
+    mine &= activity.cause == Cause.WAIT
+    waiting = union(activity.start[mine], activity.end[mine])
+    return measure(intersect(waiting, stretches)) / max(measure(stretches), 1)
+
+
+def _bookkeeping(t: TraceBuilder) -> None:
+    for step in range(4):
+        at = step * 10_000.0
+        t.step(at, 10_000)
+        t.python("train.py(10): step", at + 5, 9_990)
+        t.kernel("gemm", at + 30, 2_000, launch_at=at + 10, op="aten::mm")
+        t.python("train.py(40): count_words", at + 40, 9_900)
+
+
+def _beside_the_device(t: TraceBuilder) -> None:
+    for step in range(4):
+        at = step * 10_000.0
+        t.step(at, 10_000)
+        t.python("train.py(10): step", at + 5, 9_990)
+        t.kernel("gemm", at + 30, 9_970, launch_at=at + 10, op="aten::mm")
+        t.python("train.py(40): count_words", at + 40, 9_900)
+
+
+RULE = Rule(
+    code="FW517",
+    name="python-gap",
+    class_="framework",
+    summary="Python between the launches keeps the device waiting.",
+    check=check,
+    options=Thresholds(),
+    evidence="TE",
+    references=("https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html",),
+    examples=(
+        Example("8 ms of Python after 2 ms of device work", _bookkeeping, fires=True),
+        Example("the same Python while the device is busy", _beside_the_device, fires=False),
+    ),
+)

@@ -1,0 +1,154 @@
+"""Gains of the rules about the host, against values worked out by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from kinetoscope.analysis import Analysis
+from kinetoscope.rules.api import Hit, Outcome, Rule
+from kinetoscope.rules.registry import all_rules
+from kinetoscope.testing import TraceBuilder
+
+
+def _rule(code: str) -> Rule:
+    return next(rule for rule in all_rules() if rule.code == code)
+
+
+def _run(code: str, builder: TraceBuilder) -> Outcome:
+    return _rule(code).run(Analysis(builder.read()))
+
+
+def _hit(code: str, builder: TraceBuilder) -> Hit:
+    outcome = _run(code, builder)
+    assert outcome.status == "fired", outcome.reason
+    return outcome.hits[0]
+
+
+def _read_every_step(t: TraceBuilder) -> TraceBuilder:
+    """5 ms of device work, a read that waits for it, 1 ms of other host work."""
+    for step in range(6):
+        at = step * 6000.0
+        t.step(at, 6000)
+        t.kernel("gemm", at + 20, 5000, launch_at=at + 10, op="aten::mm")
+        t.op("aten::item", at + 30, 5000)
+        t.op("aten::_local_scalar_dense", at + 31, 4998)
+        t.copy("DtoH Pinned", 4, at + 5020, 2, launch_at=at + 40, launch_dur=5)
+        t.sync(at + 48, 4978)
+        t.annotation("Optimizer.step#SGD.step", at + 5100, 100)
+    return t
+
+
+def test_a_read_gains_what_host_and_device_can_overlap() -> None:
+    # Without the read the host needs 1 ms a step and the device 5 ms: 6 / 5.
+    assert _hit("FW503", _read_every_step(TraceBuilder())).gain.mid == pytest.approx(1.2, abs=0.01)
+
+
+def test_the_read_of_an_answer_is_not_reported() -> None:
+    t = TraceBuilder()
+    for step in range(4):
+        at = step * 6000.0
+        t.step(at, 6000)
+        t.kernel("gemm", at + 20, 5000, launch_at=at + 10, op="aten::mm")
+        t.op("aten::item", at + 30, 5000)
+        t.copy("DtoH Pinned", 4, at + 5020, 2, launch_at=at + 40, launch_dur=5)
+        t.sync(at + 48, 4978)
+    assert _run("FW503", t).status == "silent"
+
+
+def test_many_reads_of_a_busy_device_gain_nothing() -> None:
+    t = TraceBuilder()
+    for step in range(4):
+        at = step * 10_000.0
+        t.step(at, 10_000)
+        # Ten kernels are queued before the first read, so the device never runs dry.
+        for i in range(11):
+            t.kernel("gemm", at + 20 + i * 905, 904, launch_at=at + 1 + i * 8, launch_dur=4)
+        for i in range(10):
+            begin = at + 100 + i * 900
+            t.op("aten::item", begin, 890)
+            t.sync(begin + 10, 870)
+        t.annotation("Optimizer.step#SGD.step", at + 9500, 100)
+    assert _run("FW503", t).status == "silent"
+
+
+def test_a_graph_runs_at_the_pace_of_the_device() -> None:
+    t = TraceBuilder()
+    for step in range(4):
+        at = step * 1500.0
+        t.step(at, 1500)
+        for i in range(70):
+            begin = at + 10 + i * 21
+            t.op("aten::add", begin, 18)
+            t.kernel("elementwise_kernel", begin + 14, 2, launch_at=begin + 5)
+    gain = _hit("FW501", t).gain
+    # 70 kernels of 2 µs with 0.4 µs between them, if recording cost nothing.
+    assert gain.high == pytest.approx(1500 / (70 * 2.4), rel=0.01)
+    assert 1 < gain.low < gain.mid < gain.high
+
+
+def test_python_gains_until_the_device_sets_the_pace() -> None:
+    t = TraceBuilder()
+    for step in range(4):
+        at = step * 10_000.0
+        t.step(at, 10_000)
+        t.python("train.py(10): step", at + 5, 9_990)
+        t.kernel("gemm", at + 30, 2_000, launch_at=at + 10, op="aten::mm")
+        t.python("train.py(40): count_words", at + 40, 9_900)
+    gain = _hit("FW517", t).gain
+    assert gain.mid == pytest.approx(10_000 / 2_000, rel=0.01)
+    # The cautious end leaves 30 % of about 9.95 ms: the host still sets the pace.
+    assert gain.low == pytest.approx(10_000 / (10_000 - 0.7 * 9_980), rel=0.02)
+
+
+def test_torchs_own_python_is_not_a_gap() -> None:
+    t = TraceBuilder()
+    for step in range(4):
+        at = step * 10_000.0
+        t.step(at, 10_000)
+        t.kernel("gemm", at + 30, 2_000, launch_at=at + 10, op="aten::mm")
+        t.python("torch/optim/adam.py(139): _init_group", at + 40, 9_900)
+    assert _run("FW517", t).status == "silent"
+
+
+def test_a_call_that_blocks_an_idle_device_is_named_without_a_gain() -> None:
+    t = TraceBuilder()
+    t.step(0, 100_000)
+    t.python("serve.py(10): prepare", 0, 99_000)
+    t.kernel("index_kernel", 95_000, 5, launch_at=20)
+    t.op("aten::copy_", 40, 94_980)
+    t.copy("DtoH Pageable", 256, 95_006, 3, launch_at=50, launch_dur=94_965)
+    t.kernel("gemm", 95_100, 4_000, launch_at=95_050, op="aten::mm")
+    hit = _hit("FW505", t)
+    assert hit.gain.basis == "none"
+    assert "cudaMemcpyAsync" in hit.message
+    assert [place.function for place in hit.locations] == ["prepare"]
+
+
+def test_recompilation_leaves_what_is_not_compiling() -> None:
+    t = TraceBuilder()
+    for step in range(3):
+        at = step * 500_000.0
+        t.step(at, 500_000)
+        t.annotation("_compile.compile_inner (dynamo_timed)", at + 100, 490_000)
+        t.op(f"Torch-Compiled Region: 0/{step + 3}", at + 490_200, 300)
+        t.kernel("triton_poi_fused_0", at + 490_400, 50, launch_at=at + 490_300)
+    gain = _hit("FW511", t).gain
+    # 100 µs before the compilation and 9.5 ms after the region's first call are left.
+    assert gain.mid == pytest.approx(500 / 9.6, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    "code",
+    ["FW501", "FW503", "FW504", "FW505", "FW510", "FW511", "FW513", "FW517", "FW518", "FW521",
+     "FW526", "FW534", "IN601", "IN602", "IN617"],
+)  # fmt: skip
+@pytest.mark.parametrize("build", ["empty", "cpu", "device_only"])
+def test_odd_recordings_are_answered(code: str, build: str) -> None:
+    t = TraceBuilder(device=None if build == "cpu" else "NVIDIA H200")
+    if build == "cpu":
+        t.op("aten::mm", 0, 10).op("aten::item", 20, 5)
+    elif build == "device_only":
+        t.kernel("gemm", 0, 10).kernel("gemm", 20, 10)
+    else:
+        t.annotation("nothing", 0, 1)
+    assert _run(code, t).status in ("silent", "skipped")

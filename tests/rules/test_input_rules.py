@@ -1,0 +1,158 @@
+"""Rules about input, on traces whose numbers can be worked out by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from kinetoscope.analysis import Analysis
+from kinetoscope.rules.api import Outcome
+from kinetoscope.rules.registry import all_rules
+from kinetoscope.testing import TraceBuilder
+
+MB = 1_000_000
+
+
+def run(code: str, builder: TraceBuilder) -> Outcome:
+    rule = next(rule for rule in all_rules() if rule.code == code)
+    return rule.run(Analysis(builder.read()))
+
+
+def value(outcome: Outcome, name: str) -> float:
+    return next(float(e.value) for e in outcome.hits[0].evidence if e.name == name)
+
+
+def loader_program(
+    loading: int, compute: int, *, steps: int = 5, workers: bool = False
+) -> TraceBuilder:
+    """Load, then compute; the host goes on when the kernel has been launched and waits for it."""
+    t = TraceBuilder()
+    period = loading + compute
+    for step in range(steps):
+        at = step * period
+        t.step(at, period)
+        t.loader(at, loading, workers=workers)
+        t.kernel("gemm", at + loading + 20, compute - 40, launch_at=at + loading + 10)
+        t.sync(at + loading + 15, compute - 25)
+    return t
+
+
+def test_a_loader_in_the_main_process_gains_what_it_takes() -> None:
+    outcome = run("DL101", loader_program(6_000, 4_000))
+    assert value(outcome, "loader_time") == 6_000_000
+    assert value(outcome, "loader_share") == pytest.approx(0.6)
+    gain = outcome.hits[0].gain
+    assert gain.mid == pytest.approx(10 / (4 + 0.2), rel=0.02)  # 0.2 ms to take the batch
+    assert gain.high == pytest.approx(10 / 4, rel=0.02)
+    assert gain.low == pytest.approx(10 / (4 + 0.25 * 6), rel=0.02)
+    assert "num_workers=3" in outcome.hits[0].fix.snippet  # 6 / 4 rounded up, plus one
+
+
+def test_a_loader_hidden_behind_the_device_is_no_finding() -> None:
+    t = TraceBuilder()
+    for step in range(5):
+        t.step(step * 10_000, 10_000)
+        t.loader(step * 10_000, 6_000)
+        t.kernel("gemm", step * 10_000 + 6_020, 9_980, launch_at=step * 10_000 + 6_010)
+    assert run("DL101", t).status == "silent"
+
+
+def test_starved_workers_are_bracketed_by_twice_their_pace() -> None:
+    outcome = run("DL102", loader_program(9_000, 1_000, steps=6, workers=True))
+    gain = outcome.hits[0].gain
+    assert gain.low == pytest.approx(2.0, rel=0.02)
+    assert gain.mid == pytest.approx(4.0, rel=0.02)
+    assert gain.high == pytest.approx(10.0, rel=0.05)
+
+
+def test_one_restart_in_a_long_epoch_is_left_alone() -> None:
+    t = TraceBuilder()
+    for step in range(6):
+        at = step * 10_000
+        t.step(at, 10_000)
+        if step == 3:
+            t.python("torch/utils/data/dataloader.py(487): __iter__", at, 4_000)
+        t.loader(at + 4_000, 100, workers=True)
+        t.kernel("gemm", at + 4_200, 5_000, launch_at=at + 4_150)
+    assert run("DL103", t).status == "silent"
+
+
+def pageable_program(kind: str, microseconds: int, *, size: int) -> TraceBuilder:
+    t = TraceBuilder()
+    period = microseconds + 5_000
+    for step in range(5):
+        at = step * period
+        t.step(at, period)
+        t.op("aten::to", at, microseconds + 20)
+        t.op("aten::copy_", at + 1, microseconds + 18)
+        t.copy(kind, size, at + 8, microseconds, launch_at=at + 2, launch_dur=microseconds + 8)
+        t.sync(at + microseconds + 11, 3)
+        t.kernel("gemm", at + microseconds + 40, 4_960, launch_at=at + microseconds + 30)
+    return t
+
+
+def test_pageable_copies_gain_the_difference_to_the_link() -> None:
+    # 55.4 MB take 1 ms from pinned memory on an H200 and take 5 ms here; the step is 10 ms.
+    outcome = run("DL105", pageable_program("HtoD Pageable", 5_000, size=55_400_000))
+    assert value(outcome, "copy_speed") == pytest.approx(11.08e9, rel=1e-3)
+    assert outcome.hits[0].gain.mid == pytest.approx(10 / 6, rel=0.03)
+    assert outcome.hits[0].gain.high >= 10 / 5 * 0.98
+
+
+def test_small_pageable_copies_are_not_data() -> None:
+    assert run("DL105", pageable_program("HtoD Pageable", 500, size=60_000)).status == "silent"
+
+
+def test_pinned_copies_are_no_pageable_ones() -> None:
+    t = pageable_program("HtoD Pinned", 5_000, size=276 * MB)
+    assert run("DL105", t).status == "silent"
+
+
+def preparing(*, trains: bool, stacks: bool = True, size: int = 1 << 20) -> TraceBuilder:
+    t = TraceBuilder()
+    for step in range(5):
+        at = step * 10_000
+        t.step(at, 10_000)
+        if stacks:
+            t.python("prog.py(3): prepare", at + 10, 6_000)
+        t.op("aten::to", at + 6_010, 30)
+        t.copy("HtoD Pageable", size, at + 6_022, 16, launch_at=at + 6_012)
+        t.kernel("gemm", at + 6_060, 3_900, launch_at=at + 6_045)
+        t.sync(at + 6_050, 3_915)
+        if trains:
+            t.annotation("Optimizer.step#SGD.step", at + 9_970, 20)
+    return t
+
+
+@pytest.mark.parametrize("stacks", [True, False])
+def test_work_on_the_input_is_one_finding_whatever_the_program(*, stacks: bool) -> None:
+    for trains, code, other in ((True, "DL104", "IN612"), (False, "IN612", "DL104")):
+        t = preparing(trains=trains, stacks=stacks)
+        found = run(code, t)
+        assert found.status == "fired"
+        assert value(found, "idle_during_preparation") == pytest.approx(6_000_000, rel=0.02)
+        assert found.hits[0].gain.low <= 10 / 4 <= found.hits[0].gain.high
+        assert run(other, t).status == "silent"
+
+
+@pytest.mark.parametrize(("size", "status"), [(2_048, "fired"), (8, "silent")])
+def test_long_work_makes_a_small_copy_input_but_not_a_scalar(size: int, status: str) -> None:
+    assert run("IN612", preparing(trains=False, size=size)).status == status
+
+
+def test_the_function_that_prepares_is_named() -> None:
+    places = run("DL104", preparing(trains=True)).hits[0].locations
+    assert places[0].function == "prepare"
+
+
+def test_a_copy_in_the_model_is_not_input_of_the_optimizer() -> None:
+    t = TraceBuilder()
+    for step in range(5):
+        at = step * 10_000
+        t.step(at, 10_000)
+        t.python("torch/optim/adamw.py(10): step", at + 10, 6_000)
+        t.op("aten::to", at + 6_012, 30)
+        t.copy("HtoD Pageable", 1 << 20, at + 6_022, 16, launch_at=at + 6_014)
+        t.kernel("gemm", at + 6_060, 3_900, launch_at=at + 6_045)
+        t.sync(at + 6_050, 3_915)
+        t.annotation("Optimizer.step#SGD.step", at + 9_970, 20)
+    assert run("DL104", t).status == "silent"

@@ -1,0 +1,175 @@
+"""Rules about memory and moving data, on traces whose numbers can be worked out by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from kinetoscope.metrics.growth import growth
+from kinetoscope.metrics.transfers import Purpose, transfers
+from kinetoscope.testing import TraceBuilder
+from tests.rules.test_input_rules import run, value
+
+MIB = 1 << 20
+
+
+def leaking(per_step: list[int]) -> TraceBuilder:
+    """Each step allocates 64 MiB more than it frees, times the given factor."""
+    t = TraceBuilder()
+    total = 10 << 30
+    for step, kept in enumerate(per_step):
+        at = step * 1_000
+        t.step(at, 1_000)
+        t.python("train.py(5): train", at + 5, 900)
+        t.python("model.py(9): forward", at + 10, 200)
+        t.op("aten::mm", at + 12, 100, seq=step)
+        for i in range(4):
+            total += 64 * MIB
+            t.memory(64 * MIB, total, at + 20 + i, address=(step * 16 + i + 1) << 28)
+        t.annotation("Optimizer.step#SGD.step", at + 400, 50)
+        for i in range(kept, 4):
+            total -= 64 * MIB
+            t.memory(-64 * MIB, total, at + 800 + i, address=(step * 16 + i + 1) << 28)
+    return t
+
+
+def test_what_each_step_leaves_is_measured_by_address() -> None:
+    found = growth(leaking([1, 1, 1, 1]).read())
+    assert found is not None
+    assert found.left.tolist() == [64 * MIB] * 3  # the last step is not judged
+    assert found.from_forward == 1.0
+
+
+def test_a_leak_of_three_steps_is_found_and_placed() -> None:
+    outcome = run("MM305", leaking([1, 1, 1]))
+    hit = outcome.hits[0]
+    assert value(outcome, "left_per_step") == 64 * MIB
+    assert hit.gain.basis == "none"
+    assert hit.at_least == "critical"  # 130 GiB left at 64 MiB a millisecond
+    assert hit.locations[0].function in {"train", "forward"}
+
+
+@pytest.mark.parametrize(
+    "kept",
+    [
+        [3, 0, 0, 0],  # optimizer states, created in the first step
+        [1, 1, 0, 0, 0],  # a cache that is full after two steps
+        [0, 0, 0, 1],  # what the last step still uses
+        [0, 0, 0],
+    ],
+)
+def test_memory_that_stops_growing_is_no_leak(kept: list[int]) -> None:
+    assert run("MM305", leaking(kept)).status == "silent"
+
+
+def round_trip(
+    *, loader: bool = False, other_step: bool = False, back: int = 8 * MIB, one_call: bool = False
+) -> TraceBuilder:
+    """2 ms of kernels, 1 ms to the host, 3 ms there, 1 ms back, 3 ms of kernels."""
+    t = TraceBuilder()
+    for step in range(5):
+        at = step * 10_000
+        edge = at + 3_500 if other_step else at
+        t.step(edge, 10_000)
+        t.kernel("gemm", at + 20, 1_980, launch_at=at + 5)
+        if one_call:
+            t.python("prog.py(7): threshold", at + 10, 7_000)
+        t.op("aten::to", at + 15, 2_985)
+        t.copy("DtoH Pageable", 8 * MIB, at + 2_000, 990, launch_at=at + 20, launch_dur=2_975)
+        if loader:
+            t.loader(at + 3_010, 2_900)
+        t.op("aten::to", at + 6_000, 1_000)
+        t.copy("HtoD Pageable", back, at + 6_010, 985, launch_at=at + 6_005, launch_dur=990)
+        t.kernel("gemm", at + 7_020, 2_970, launch_at=at + 7_005)
+        t.sync(at + 7_012, 2_980)
+    return t
+
+
+def test_a_round_trip_gains_both_copies_and_the_work_between() -> None:
+    outcome = run("MM309", round_trip())
+    assert value(outcome, "bytes_per_step") == 8 * MIB
+    assert value(outcome, "host_work_between") == pytest.approx(3_000_000, rel=0.01)
+    assert outcome.hits[0].gain.mid == pytest.approx(10 / 5, rel=0.03)
+
+
+@pytest.mark.parametrize("how", [{"loader": True}, {"other_step": True}])
+def test_a_result_and_the_next_batch_are_no_round_trip(how: dict[str, bool]) -> None:
+    assert run("MM309", round_trip(**how)).status == "silent"
+
+
+@pytest.mark.parametrize(("one_call", "status"), [(True, "fired"), (False, "silent")])
+def test_a_mask_that_comes_back_needs_one_function_to_be_a_round_trip(
+    *, one_call: bool, status: str
+) -> None:
+    assert run("MM309", round_trip(back=2 * MIB, one_call=one_call)).status == status
+
+
+def test_a_round_trip_is_nobody_elses_copy() -> None:
+    found = transfers(round_trip().read())
+    assert set(found.purpose.tolist()) == {Purpose.TO_HOST, Purpose.ROUND_TRIP}
+    assert run("DL105", round_trip()).status == "silent"
+
+
+def creating(first: str) -> TraceBuilder:
+    t = TraceBuilder()
+    for step in range(5):
+        at = step * 10_000
+        t.step(at, 10_000)
+        t.op(first, at + 10, 3_000)
+        t.op("aten::mul", at + 3_020, 970)
+        t.op("aten::to", at + 4_000, 1_000)
+        t.copy("HtoD Pageable", 4 * MIB, at + 4_010, 985, launch_at=at + 4_005, launch_dur=990)
+        t.kernel("gemm", at + 5_020, 4_970, launch_at=at + 5_005)
+        t.sync(at + 5_012, 4_980)
+    return t
+
+
+def test_creating_on_the_host_gains_all_of_it() -> None:
+    outcome = run("FW520", creating("aten::randn"))
+    assert outcome.hits[0].gain.mid == pytest.approx(10 / 5, rel=0.03)
+    assert run("DL105", creating("aten::randn")).status == "silent"
+
+
+def test_data_from_outside_is_not_created() -> None:
+    assert run("FW520", creating("aten::index_select")).status == "silent"
+
+
+def checkpoints(every: int) -> TraceBuilder:
+    t, at = TraceBuilder(), 0
+    for step in range(8):
+        extra = 40_000 if step % every == every - 1 else 0
+        t.step(at, 5_000 + extra)
+        t.kernel("gemm", at + 20, 4_900, launch_at=at + 10)
+        t.sync(at + 15, 4_910)
+        if extra:
+            t.python("torch/serialization.py(900): save", at + 4_950, extra)
+        at += 5_000 + extra
+    return t
+
+
+def test_a_checkpoint_counts_by_how_often_it_is_written() -> None:
+    outcome = run("FW529", checkpoints(4))  # 8 steps of 5 ms and two checkpoints of 40 ms
+    assert value(outcome, "checkpoints") == 2
+    assert outcome.hits[0].gain.mid == pytest.approx(120 / 40, rel=0.03)
+
+
+def test_a_single_checkpoint_is_told_but_promises_nothing() -> None:
+    hit = run("FW529", checkpoints(8)).hits[0]
+    assert hit.gain.basis == "none"
+    assert hit.at_most == "info"
+
+
+def test_driver_calls_gain_their_time_only_when_they_recur() -> None:
+    for calls, status in ((5, "fired"), (1, "silent")):
+        t = TraceBuilder()
+        for step in range(5):
+            at = step * 4_000
+            t.step(at, 4_000)
+            t.op("aten::empty", at + 10, 1_000)
+            if step < calls:
+                t.runtime("cudaMalloc", at + 10, 1_000)
+            t.kernel("gemm", at + 1_030, 2_960, launch_at=at + 1_015)
+            t.sync(at + 1_022, 2_970)
+        outcome = run("MM302", t)
+        assert outcome.status == status
+        if outcome.hits:
+            assert outcome.hits[0].gain.mid == pytest.approx(4 / 3, rel=0.02)

@@ -1,0 +1,192 @@
+"""The whole way from files to a result: on drawn traces, and on real recordings when at hand."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from kinetoscope.engine import DiagnoseOptions, diagnose
+from kinetoscope.errors import EmptyTraceError, FormatError, InputNotFoundError, UsageError
+from kinetoscope.result import Diagnosis
+from kinetoscope.testing import TraceBuilder
+
+_ROOT = Path(os.environ.get("KINETOSCOPE_TRACES", Path(__file__).parents[2] / "shared/traces"))
+_FILES = sorted(p for part in ("public", "zoo") for p in (_ROOT / part).glob("*.json.gz"))
+_TRUTH = _ROOT / "zoo" / "TRUTH.json"
+
+
+def _is_consistent(result: Diagnosis) -> None:
+    """What holds for every result, whatever the input."""
+    step = result.step.time_ns
+    assert 0 < step.low <= step.mid <= step.high
+    assert sum(line.ns for line in result.budget) == pytest.approx(step.mid, rel=0.01)
+    assert all(0 <= line.share <= 1 and line.ns >= 0 for line in result.budget)
+    assert [r.code for r in result.rules if r.status == "errored"] == []
+    for row in result.device_timeline:
+        assert 0 <= row.busy_ns <= row.span_ns
+        assert row.idle_ns == row.span_ns - row.busy_ns
+        assert row.exposed_comm_ns <= row.comm_ns
+        assert row.exposed_memcpy_ns <= row.memcpy_ns
+    for finding in result.findings:
+        gain = finding.gain
+        assert 1.0 <= gain.low <= gain.mid <= gain.high
+        assert 0 <= finding.confidence <= 1
+        assert finding.fix.summary
+        for evidence in finding.evidence:
+            if evidence.unit == "ratio" and "_over_" not in evidence.name:
+                assert 0 <= float(evidence.value) <= 1, evidence
+    json.loads(msgspec.json.encode(result), parse_constant=pytest.fail)
+
+
+def _loader_bound(t: TraceBuilder) -> TraceBuilder:
+    for i in range(5):
+        at = i * 10_000
+        t.step(at, 10_000)
+        t.python("train.py(12): main", at, 9_900)
+        t.loader(at + 10, 8_000, workers=0)
+        t.kernel("sgemm", at + 8_100, 1_500, launch_at=at + 8_050)
+    return t
+
+
+def test_a_loader_bound_program(tmp_path: Path) -> None:
+    result = diagnose(_loader_bound(TraceBuilder()).write(tmp_path / "t.json"))
+    _is_consistent(result)
+    assert result.verdict.bottleneck == "data_loading"
+    assert not result.verdict.healthy
+    assert result.findings[0].code == "DL101"
+    # 10 ms a step of which 8 ms load: without loading 2 ms are left, a speed-up of 5.
+    assert result.findings[0].gain.low < 5 <= result.findings[0].gain.high * 1.05
+    line = next(b for b in result.budget if b.label == "waiting for the DataLoader")
+    assert line.share == pytest.approx(0.8, abs=0.02)
+
+
+def test_a_busy_device_is_healthy(tmp_path: Path) -> None:
+    t = TraceBuilder()
+    for i in range(5):
+        t.step(i * 1_000, 1_000)
+        t.kernel("sm90_xmma_gemm_bf16bf16_f32", i * 10_000 + 50, 9_990, launch_at=i * 1_000 + 20)
+    result = diagnose(t.write(tmp_path / "t.json"))
+    _is_consistent(result)
+    assert result.verdict.bottleneck == "compute"
+    assert result.verdict.healthy
+
+
+def test_launches_without_kernels_are_not_idleness(tmp_path: Path) -> None:
+    t = TraceBuilder()
+    for i in range(4):
+        t.step(i * 100, 100)
+        for j in range(10):
+            t.op("aten::mm", i * 100 + j * 9, 8)
+            t.runtime("cudaLaunchKernel", i * 100 + j * 9 + 2, 4)
+    result = diagnose(t.write(tmp_path / "t.json"))
+    _is_consistent(result)
+    assert result.verdict.bottleneck == "undetermined"
+    assert "missing" in result.verdict.sentence
+
+
+def test_a_host_only_recording(tmp_path: Path) -> None:
+    t = TraceBuilder()
+    for i in range(4):
+        t.step(i * 1_000, 1_000)
+        t.op("aten::mm", i * 1_000 + 10, 900)
+    result = diagnose(t.write(tmp_path / "t.json"))
+    _is_consistent(result)
+    assert result.verdict.bottleneck == "compute"
+    assert result.device_timeline == ()
+
+
+def test_the_real_step_time_pins_the_bracket(tmp_path: Path) -> None:
+    path = _loader_bound(TraceBuilder()).write(tmp_path / "t.json")
+    result = diagnose(path, options=DiagnoseOptions(real_step_ms=9.5))
+    assert result.step.time_ns.low == result.step.time_ns.high == 9_500_000
+    assert sum(line.ns for line in result.budget) == 9_500_000
+
+
+def test_selection_by_prefix(tmp_path: Path) -> None:
+    path = _loader_bound(TraceBuilder()).write(tmp_path / "t.json")
+    result = diagnose(path, options=DiagnoseOptions(select=("DL",), ignore=("DL101",)))
+    assert {r.code[:2] for r in result.rules} == {"DL"}
+    assert "DL101" not in {r.code for r in result.rules}
+    with pytest.raises(UsageError, match="XX9"):
+        diagnose(path, options=DiagnoseOptions(select=("XX9",)))
+
+
+def test_the_same_input_gives_the_same_result(tmp_path: Path) -> None:
+    path = _loader_bound(TraceBuilder()).write(tmp_path / "t.json")
+    assert msgspec.json.encode(diagnose(path)) == msgspec.json.encode(diagnose(path))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "error"),
+    [
+        ("missing.json", None, InputNotFoundError),
+        ("empty.json", b"", EmptyTraceError),
+        ("config.json", b'{"lr": 0.1}', FormatError),
+        ("notes.txt", b"hello", FormatError),
+        ("no_events.json", b'{"traceEvents": []}', EmptyTraceError),
+        ("cut.json.gz", b"\x1f\x8b\x08\x00\x00", FormatError),
+    ],
+)
+def test_bad_input_names_the_file_and_the_next_step(
+    tmp_path: Path, name: str, content: bytes | None, error: type[Exception]
+) -> None:
+    path = tmp_path / name
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises((error, EmptyTraceError, FormatError)) as caught:
+        diagnose(path)
+    assert name in str(caught.value)
+    assert caught.value.hint  # type: ignore[attr-defined]
+
+
+@pytest.mark.skipif(not _FILES, reason="no recordings at hand; set KINETOSCOPE_TRACES")
+@pytest.mark.parametrize("path", _FILES, ids=lambda p: p.name.removesuffix(".json.gz"))
+def test_every_real_recording_gives_a_consistent_result(path: Path) -> None:
+    _is_consistent(diagnose(path))
+
+
+_REAL = _ROOT / "public"
+
+
+@pytest.mark.skipif(not _FILES, reason="no recordings at hand; set KINETOSCOPE_TRACES")
+@pytest.mark.parametrize(
+    ("name", "allowed"),
+    [
+        ("tb__resnet50_num_workers_0__worker0.1623143089861.pt.trace", {"data_loading"}),
+        ("tb__resnet50_num_workers_4__worker0.1623212756351.pt.trace", {"compute", "memory"}),
+        ("tl__mi300__resnet_act_checkpoint", {"communication"}),
+        ("tl__h100__gaunernst_bert-small-uncased__1016001", {"framework"}),
+        (
+            "tl__inference__vllm_decode_full__graph_execution",
+            {"compute", "memory"},
+        ),
+    ],
+)
+def test_the_class_of_public_recordings(name: str, allowed: set[str]) -> None:
+    assert diagnose(_REAL / f"{name}.json.gz").verdict.bottleneck in allowed
+
+
+@pytest.mark.skipif(not _FILES, reason="no recordings at hand; set KINETOSCOPE_TRACES")
+def test_the_long_gap_is_named_by_the_call_that_made_it() -> None:
+    result = diagnose(_REAL / "tl__inference__sglang_decode__sglang_Qwen3-8B_decode.json.gz")
+    text = " ".join([*result.notes, *(f.message for f in result.findings)])
+    assert "463 ms" in text
+    assert "hipMemcpyWithStream" in text
+
+
+@pytest.mark.skipif(not _TRUTH.exists(), reason="no recordings at hand; set KINETOSCOPE_TRACES")
+@pytest.mark.parametrize("case", ["ok_compute_bound", "ok_ddp"])
+@pytest.mark.parametrize("variant", ["slow", "fixed"])
+def test_healthy_programs_raise_no_alarm(case: str, variant: str) -> None:
+    folder = _TRUTH.parent
+    files = sorted(folder.glob(f"{case}.{variant}*.json.gz"))
+    loud = [
+        (f.code, f.severity)
+        for f in diagnose(files).findings
+        if f.class_ != "quality" and f.severity in ("critical", "high")
+    ]
+    assert loud == []
