@@ -16,6 +16,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 
 FLAGS = (
     "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run "
@@ -53,14 +54,15 @@ def synthetic(events: int) -> Iterator[str]:
     header = {"schemaVersion": 1, "baseTimeNanoseconds": 1_700_000_000_000_000_000,
               "deviceProperties": [{"id": 0, "name": "NVIDIA H200"}], "with_stack": 1}
     yield json.dumps(header)[:-1] + ',"traceEvents":['
+    random = Random(7)
     blocks, at, corr, made, step = 80, 0.0, 0, 0, 0
     while made < events:
         began = at
         for block in range(blocks):
-            lines = list(_block(at, block, corr))
+            lines = list(_block(at, block, corr, random))
             made += len(lines)
             corr += 8
-            at += 400.0
+            at += 400.0 + 40 * random.random()
             yield ",\n".join(lines) + ","
         args = '{"External id": 1, "Record function id": 0}'
         yield _line("user_annotation", f"ProfilerStep#{step}", began, at - began - 1, args) + ","
@@ -75,29 +77,30 @@ def _line(cat: str, name: str, ts: float, dur: float, args: str, tid: int = 100)
     )
 
 
-def _block(at: float, block: int, corr: int) -> Iterator[str]:
+def _block(at: float, block: int, corr: int, random: Random) -> Iterator[str]:
     frames = ("train.py(30): main", "model.py(88): forward", "torch/nn/modules/module.py(1773): "
               "_wrapped_call_impl", "torch/nn/modules/module.py(1784): _call_impl")
     for depth, name in enumerate(frames):
         args = f'{{"Python parent id": {depth}, "Python id": {corr * 10 + depth + 2}, "Ev Idx": {corr}}}'
-        yield _line("python_function", name, at + depth, 390 - 2 * depth, args)
+        yield _line("python_function", name, at + depth * random.random(), 390 - 2 * depth, args)
     yield _line("python_function", f"nn.Module: Block_{block}", at + 5, 380,
                 '{"Python module id": %d}' % block)
     for i in range(8):
-        t = at + 10 + 46 * i
+        t = at + 10 + 46 * i + 4 * random.random()
+        jitter = [random.expovariate(1.0) for _ in range(4)]
         shape = '"Input Dims": [[64, 1024], [1024, 1024]], "Input type": ["c10::BFloat16", "c10::BFloat16"]'
         args = f'{{"External id": {corr + i}, "Record function id": 0, {shape}}}'
-        yield _line("cpu_op", "aten::linear", t, 40, args)
-        yield _line("cpu_op", "aten::addmm", t + 3, 34, args)
+        yield _line("cpu_op", "aten::linear", t, 38 + min(jitter[0], 3), args)
+        yield _line("cpu_op", "aten::addmm", t + 1 + min(jitter[1], 2), 32, args)
         call = f'{{"External id": {corr + i}, "cbid": 211, "correlation": {corr + i + 1}}}'
-        yield _line("cuda_runtime", "cudaLaunchKernel", t + 20, 8.5 + (i * 7 + block) % 5, call)
+        yield _line("cuda_runtime", "cudaLaunchKernel", t + 20, 4.5 + min(jitter[2] * 2, 6), call)
         kernel = (
             f'{{"External id": {corr + i}, "device": 0, "stream": 7, "correlation": {corr + i + 1}, '
             '"registers per thread": 168, "shared memory": 229376, "grid": [132, 1, 1], '
             '"block": [384, 1, 1], "est. achieved occupancy %": 19}'
         )
         name = ("nvjet_sm90_tst_128x256", "vectorized_elementwise_kernel", "reduce_kernel")[i % 3]
-        yield _line("kernel", name, t + 34 + block % 3, 14.0 + (i * 13 + block) % 9, kernel, tid=7)
+        yield _line("kernel", name, t + 32 + jitter[1] % 1, 11.0 + min(jitter[3] * 4, 20), kernel, tid=7)
 
 
 def measure(path: Path, folder: Path) -> dict[str, object]:

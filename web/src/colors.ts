@@ -14,14 +14,14 @@ export const CLASS_COLORS: Record<string, string> = {
 
 export const KIND_COLORS: Record<string, string> = {
   user: "#8fb98a",
-  python: "#c9cfd6",
+  python: "#b6bec7",
   module: "#a9c4de",
   op: "#7ea6cf",
   call: "#c9bcdd",
   launch: "#a893cb",
   sync: "#e2707d",
   copy_call: "#d9b65c",
-  range: "#d3d8c4",
+  range: "#c6ccb2",
   loader: "#d9a62e",
   collective_call: "#c9749f",
   gemm: "#4477aa",
@@ -32,7 +32,7 @@ export const KIND_COLORS: Record<string, string> = {
   kernel: "#8a9db3",
   collective: "#aa3377",
   copy: "#d9a62e",
-  other: "#b9bfc6",
+  other: "#a9b0b8",
 };
 
 export const KIND_WORDS: Record<string, string> = {
@@ -63,7 +63,7 @@ export function kindColor(kind: string): string {
   return KIND_COLORS[kind] ?? KIND_COLORS.other;
 }
 
-const SHADES = [0, 0.38, -0.22, 0.62, -0.4, 0.2, 0.78, -0.55];
+export const SHADES = [0, 0.38, -0.22, 0.62, -0.4, 0.2, 0.78, -0.55];
 const reasons = new Map<string, string>();
 
 /** Colour of a box: reasons for idle time share the hue of their class and differ in shade. */

@@ -1,6 +1,6 @@
 // The first screen: what is wrong, how long a step takes, where it goes, what to do.
 
-import { CLASS_COLORS, reserveReason, shade } from "./colors";
+import { CLASS_COLORS, reserveReason, shade, SHADES } from "./colors";
 import type { Document_, Finding, Gain } from "./data";
 import { across, h } from "./dom";
 import { DEF } from "./texts";
@@ -99,7 +99,7 @@ function budget(page: Document_): HTMLElement {
   const shown = lines.filter((line) => line.share >= 0.01).slice(0, 8);
   for (const line of shown) {
     const nth = (used[line.class] = (used[line.class] ?? -1) + 1);
-    const color = shade(CLASS_COLORS[line.class] ?? CLASS_COLORS.unattributed, [0, 0.35, 0.6, -0.25][nth % 4]);
+    const color = shade(CLASS_COLORS[line.class] ?? CLASS_COLORS.unattributed, SHADES[nth % SHADES.length]);
     reserveReason(line.label, color);
     const part = h("span", { class: "part" });
     part.style.background = color;

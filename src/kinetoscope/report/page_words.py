@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from typing import Any
 
 from kinetoscope import units
 from kinetoscope.report import phrases
 from kinetoscope.report.text import clean_lines
-from kinetoscope.result import Diagnosis, Finding
+from kinetoscope.result import Diagnosis, Finding, Location
+
+_DEFINITION = re.compile(r"\s*(async\s+)?(def|class)\s")
 
 
 def words(diagnosis: Diagnosis) -> dict[str, Any]:
@@ -32,6 +35,13 @@ def words(diagnosis: Diagnosis) -> dict[str, Any]:
     }
 
 
+def _code(at: Location) -> list[str]:
+    """Lines of code of a place; a `def` line says no more than the function's name above it."""
+    if not at.snippet or (not at.exact and _DEFINITION.match(at.snippet)):
+        return []
+    return clean_lines(at.snippet, limit=8)
+
+
 def _finding(diagnosis: Diagnosis, finding: Finding) -> dict[str, Any]:
     return {
         "gain": phrases.gain(finding),
@@ -39,7 +49,7 @@ def _finding(diagnosis: Diagnosis, finding: Finding) -> dict[str, Any]:
         "confidence": phrases.confidence(finding.confidence),
         "places": [phrases.place(at) for at in finding.locations],
         "place_details": [phrases.place_detail(at) for at in finding.locations],
-        "code_lines": [clean_lines(at.snippet or "", limit=8) for at in finding.locations],
+        "code_lines": [_code(at) for at in finding.locations],
         "evidence": [
             {"name": phrases.evidence_name(item), "value": units.quantity(item.value, item.unit)}
             for item in finding.evidence

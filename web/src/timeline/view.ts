@@ -50,6 +50,7 @@ export class TimelineView {
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.draw());
     document.addEventListener("themechange", () => this.draw());
     this.describe();
+    this.prepare();
   }
 
   /** Zooms to a stretch; `low` and `high` in ns. */
@@ -72,6 +73,18 @@ export class TimelineView {
       }
     }
     this.canvas.focus({ preventScroll: true });
+  }
+
+  /** Makes the coarse levels of all rows while nobody is waiting, so that no zoom has to. */
+  private prepare(): void {
+    const rows = this.model.lanes.flatMap((lane) => lane.rows).sort((a, b) => b.to - b.from - (a.to - a.from));
+    const coarsest = this.model.end / 200;
+    const work = (): void => {
+      const until = performance.now() + 6;
+      while (rows.length && performance.now() < until) rows.shift()!.at(coarsest);
+      if (rows.length) window.setTimeout(work, 4);
+    };
+    window.setTimeout(work, 50);
   }
 
   private get plot(): number {
