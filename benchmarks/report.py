@@ -51,8 +51,12 @@ MOVE = """
 
 def synthetic(events: int) -> Iterator[str]:
     """Lines of a training loop: Python frames, modules, operators, launches, kernels."""
-    header = {"schemaVersion": 1, "baseTimeNanoseconds": 1_700_000_000_000_000_000,
-              "deviceProperties": [{"id": 0, "name": "NVIDIA H200"}], "with_stack": 1}
+    header = {
+        "schemaVersion": 1,
+        "baseTimeNanoseconds": 1_700_000_000_000_000_000,
+        "deviceProperties": [{"id": 0, "name": "NVIDIA H200"}],
+        "with_stack": 1,
+    }
     yield json.dumps(header)[:-1] + ',"traceEvents":['
     random = Random(7)
     blocks, at, corr, made, step = 80, 0.0, 0, 0, 0
@@ -78,13 +82,22 @@ def _line(cat: str, name: str, ts: float, dur: float, args: str, tid: int = 100)
 
 
 def _block(at: float, block: int, corr: int, random: Random) -> Iterator[str]:
-    frames = ("train.py(30): main", "model.py(88): forward", "torch/nn/modules/module.py(1773): "
-              "_wrapped_call_impl", "torch/nn/modules/module.py(1784): _call_impl")
+    frames = (
+        "train.py(30): main",
+        "model.py(88): forward",
+        "torch/nn/modules/module.py(1773): _wrapped_call_impl",
+        "torch/nn/modules/module.py(1784): _call_impl",
+    )
     for depth, name in enumerate(frames):
         args = f'{{"Python parent id": {depth}, "Python id": {corr * 10 + depth + 2}, "Ev Idx": {corr}}}'
         yield _line("python_function", name, at + depth * random.random(), 390 - 2 * depth, args)
-    yield _line("python_function", f"nn.Module: Block_{block}", at + 5, 380,
-                '{"Python module id": %d}' % block)
+    yield _line(
+        "python_function",
+        f"nn.Module: Block_{block}",
+        at + 5,
+        380,
+        '{"Python module id": %d}' % block,
+    )
     for i in range(8):
         t = at + 10 + 46 * i + 4 * random.random()
         jitter = [random.expovariate(1.0) for _ in range(4)]
@@ -100,7 +113,9 @@ def _block(at: float, block: int, corr: int, random: Random) -> Iterator[str]:
             '"block": [384, 1, 1], "est. achieved occupancy %": 19}'
         )
         name = ("nvjet_sm90_tst_128x256", "vectorized_elementwise_kernel", "reduce_kernel")[i % 3]
-        yield _line("kernel", name, t + 32 + jitter[1] % 1, 11.0 + min(jitter[3] * 4, 20), kernel, tid=7)
+        yield _line(
+            "kernel", name, t + 32 + jitter[1] % 1, 11.0 + min(jitter[3] * 4, 20), kernel, tid=7
+        )
 
 
 def measure(path: Path, folder: Path) -> dict[str, object]:
@@ -144,11 +159,17 @@ def _in_browser(file: Path) -> dict[str, object]:
             page.goto(file.as_uri(), wait_until="commit")
             page.wait_for_selector("html[data-ready=true]", state="attached")
             opening.append(page.evaluate("performance.now()") / 1000)
-            answers.append(page.evaluate(
-                "performance.getEntriesByName('first-contentful-paint')[0]?.startTime ?? 0"
-            ) / 1000)
+            answers.append(
+                page.evaluate(
+                    "performance.getEntriesByName('first-contentful-paint')[0]?.startTime ?? 0"
+                )
+                / 1000
+            )
         page.evaluate("document.getElementById('timeline').scrollIntoView()")
-        row: dict[str, object] = {"opens s": round(min(opening), 2), "answer s": round(min(answers), 2)}
+        row: dict[str, object] = {
+            "opens s": round(min(opening), 2),
+            "answer s": round(min(answers), 2),
+        }
         for name, before in (("steps", ""), ("all", "kinetoscopeTimeline.zoomTo(0, 1e18)")):
             if before:
                 page.evaluate(before)

@@ -86,8 +86,10 @@ def test_hostile_names_stay_data(hostile_page: str) -> None:
     tags = [tag for tag, _, _ in _Page(hostile_page).found]
     assert tags.count("script") == 3
     assert "img" not in tags
-    assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069]",
-                         hostile_page.replace(asset("report.js"), ""))
+    assert not re.search(
+        "[\x00-\x09\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069]",
+        hostile_page.replace(asset("report.js"), ""),
+    )
     document = _data(hostile_page)
     assert "\\x1b" in document["result"]["verdict"]["sentence"]
 

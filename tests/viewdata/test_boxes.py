@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kinetoscope.viewdata.boxes import Boxes, join, make_boxes, reduce
@@ -30,14 +30,13 @@ def _boxes(raw: list[tuple[int, int, int, int]]) -> Boxes:
 
 def _sums(boxes: Boxes) -> dict[tuple[int, int], tuple[int, int]]:
     found: dict[tuple[int, int], tuple[int, int]] = {}
-    for lane, row, count, busy in zip(
-        boxes.lane, boxes.row, boxes.count, boxes.busy, strict=True
-    ):
+    for lane, row, count, busy in zip(boxes.lane, boxes.row, boxes.count, boxes.busy, strict=True):
         events, time = found.get((int(lane), int(row)), (0, 0))
         found[int(lane), int(row)] = events + int(count), time + int(busy)
     return found
 
 
+@settings(suppress_health_check=[HealthCheck.too_slow])
 @given(_EVENTS, st.integers(1, 400))
 def test_each_row_keeps_its_events_and_their_time(
     raw: list[tuple[int, int, int, int]], limit: int
@@ -50,6 +49,7 @@ def test_each_row_keeps_its_events_and_their_time(
     assert set(boxes.event[long]) <= set(joined.event[joined.count == 1])
 
 
+@settings(suppress_health_check=[HealthCheck.too_slow])
 @given(_EVENTS)
 def test_the_longest_event_gives_the_name(raw: list[tuple[int, int, int, int]]) -> None:
     boxes = _boxes(raw)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kinetoscope.viewdata.pack import pack, unpack
 
 
+@settings(suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.integers(-(2**52), 2**52), max_size=50), st.booleans())
 def test_there_and_back(values: list[int], delta: bool) -> None:
     assert unpack(pack(values, delta=delta)).tolist() == values

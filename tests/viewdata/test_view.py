@@ -13,7 +13,7 @@ from kinetoscope.engine import examine
 from kinetoscope.result.view import BOX_KINDS, Lane, Table, View
 from kinetoscope.testing import TraceBuilder
 from kinetoscope.viewdata.pack import unpack
-from tests import recordings
+from tests import recordings, results
 
 
 @pytest.fixture(scope="module")
@@ -187,4 +187,12 @@ def test_findings_lead_to_the_timeline(tmp_path: Path) -> None:
     assert {focus.finding for focus in view.focus} >= set(placed)
     for focus in view.focus:
         assert focus.end_ns > focus.start_ns
-        assert focus.path
+        assert focus.path or focus.finding not in placed
+
+
+def test_a_finding_without_a_place_leads_to_idle_time_of_its_class(tmp_path: Path) -> None:
+    found = recordings.examined(recordings.training(), tmp_path)
+    bare = msgspec.structs.replace(results.LOADER, locations=())
+    (focus,) = viewdata.build(found.lead, found.ranks, (bare,)).focus
+    assert focus.search == "waiting for the DataLoader"
+    assert focus.end_ns - focus.start_ns > 200_000

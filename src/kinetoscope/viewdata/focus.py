@@ -12,6 +12,7 @@ from kinetoscope.result.view import Focus, Name
 from kinetoscope.trace.frames import is_user_file, parse_frame
 from kinetoscope.trace.kinds import Kind
 from kinetoscope.trace.trace import IntArray
+from kinetoscope.viewdata.idle import idle_stretches
 from kinetoscope.viewdata.names import kind_word, shorten
 
 _DEEPEST = 12
@@ -29,24 +30,37 @@ def focuses(
     """
     found = []
     for number, finding in enumerate(findings):
-        row = _longest_row(lead, finding)
-        if row < 0:
-            continue
-        trace = lead.trace
-        start = int(trace.column("ts_ns")[row])
-        end = start + int(trace.column("dur_ns")[row])
         by = moved.get(lead.rank, 0)
-        found.append(
-            Focus(
-                finding=number,
-                rank=lead.rank,
-                start_ns=start - by,
-                end_ns=end - by,
-                search=shorten(trace.names[trace.column("name_id")[row]], 200),
-                path=_path(lead, row),
-            )
-        )
+        row = _longest_row(lead, finding)
+        focus = _at_row(lead, number, row, by) if row >= 0 else _at_gap(lead, number, finding, by)
+        if focus is not None:
+            found.append(focus)
     return tuple(found)
+
+
+def _at_row(analysis: Analysis, number: int, row: int, by: int) -> Focus:
+    trace = analysis.trace
+    start = int(trace.column("ts_ns")[row]) - by
+    return Focus(
+        finding=number,
+        rank=analysis.rank,
+        start_ns=start,
+        end_ns=start + int(trace.column("dur_ns")[row]),
+        search=shorten(trace.names[trace.column("name_id")[row]], 200),
+        path=_path(analysis, row),
+    )
+
+
+def _at_gap(analysis: Analysis, number: int, finding: Finding, by: int) -> Focus | None:
+    """A finding without a place: the longest idle stretch of its class."""
+    idle = idle_stretches(analysis)
+    classes = [class_ == finding.class_ for class_, _ in idle.reasons]
+    mine = np.flatnonzero(np.array(classes, dtype=bool)[idle.reason]) if classes else idle.reason
+    if mine.size == 0:
+        return None
+    at = int(mine[(idle.end - idle.start)[mine].argmax()])
+    start, end = int(idle.start[at]) - by, int(idle.end[at]) - by
+    return Focus(number, analysis.rank, start, end, idle.reasons[int(idle.reason[at])][1])
 
 
 def _longest_row(analysis: Analysis, finding: Finding) -> int:

@@ -64,7 +64,7 @@ export class TimelineView {
   show(focus: Focus): void {
     this.element.scrollIntoView({ block: "start" });
     this.zoomTo(focus.start_ns, focus.end_ns, 0.5);
-    const lanes = this.model.lanes.filter((lane) => lane.lane.rank === focus.rank && lane.lane.kind === "host");
+    const lanes = this.model.lanes.filter((lane) => lane.lane.rank === focus.rank && lane.lane.kind !== "device");
     for (const lane of lanes) {
       const box = findBox(this.model, lane, focus);
       if (box >= 0) {
