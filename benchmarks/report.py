@@ -46,7 +46,7 @@ MOVE = """
   };
   requestAnimationFrame(step);
 })
-"""  # noqa: E501 - a program in another language
+"""
 
 
 def synthetic(events: int) -> Iterator[str]:
@@ -89,19 +89,20 @@ def _block(at: float, block: int, corr: int, random: Random) -> Iterator[str]:
         "torch/nn/modules/module.py(1784): _call_impl",
     )
     for depth, name in enumerate(frames):
-        args = f'{{"Python parent id": {depth}, "Python id": {corr * 10 + depth + 2}, "Ev Idx": {corr}}}'
+        number = corr * 10 + depth + 2
+        args = f'{{"Python parent id": {depth}, "Python id": {number}, "Ev Idx": {corr}}}'
         yield _line("python_function", name, at + depth * random.random(), 390 - 2 * depth, args)
     yield _line(
         "python_function",
         f"nn.Module: Block_{block}",
         at + 5,
         380,
-        '{"Python module id": %d}' % block,
+        f'{{"Python module id": {block}}}',
     )
     for i in range(8):
         t = at + 10 + 46 * i + 4 * random.random()
         jitter = [random.expovariate(1.0) for _ in range(4)]
-        shape = '"Input Dims": [[64, 1024], [1024, 1024]], "Input type": ["c10::BFloat16", "c10::BFloat16"]'
+        shape = '"Input Dims": [[64, 1024], [1024, 1024]], "Input type": ["float", "float"]'
         args = f'{{"External id": {corr + i}, "Record function id": 0, {shape}}}'
         yield _line("cpu_op", "aten::linear", t, 38 + min(jitter[0], 3), args)
         yield _line("cpu_op", "aten::addmm", t + 1 + min(jitter[1], 2), 32, args)

@@ -1,4 +1,4 @@
-"""The page in a browser: every section, by mouse and by keyboard, wide and narrow, light and dark."""
+"""The page in a browser: every section, by mouse and keyboard, wide and narrow, light and dark."""
 
 from __future__ import annotations
 
@@ -98,6 +98,8 @@ def test_tables_sort_and_filter(open_page: Open) -> None:
     page.fill(f"{table} input[type=search]", "addmm")
     assert page.locator(f"{table} tbody tr").count() == 1
     assert page.inner_text(first) == "aten::addmm"
+    page.click("#tab-steps")
+    assert page.locator("#panel-steps tbody tr").count() == 4
     page.click("#tab-modules")
     assert page.is_hidden(table)
     assert "Linear_0" in _text(page, "#panel-modules")
@@ -264,6 +266,7 @@ def test_ranks_side_by_side(open_page: Open) -> None:
     page = open_page("job")
     assert "The others wait for rank 1" in _text(page, "#communication")
     assert page.locator(".ranks li").count() == 2
+    assert "all_reduce" in _text(page, "#communication")
 
 
 def test_dark_and_light(open_page: Open) -> None:

@@ -109,7 +109,13 @@ def test_code_spans_hold_backticks() -> None:
 
 @pytest.mark.parametrize(
     ("path", "form"),
-    [("a.json", "json"), ("x/b.MD", "markdown"), ("c.txt", "terminal"), ("d.markdown", "markdown"), ("e.htm", "html")],
+    [
+        ("a.json", "json"),
+        ("x/b.MD", "markdown"),
+        ("c.txt", "terminal"),
+        ("d.markdown", "markdown"),
+        ("e.htm", "html"),
+    ],
 )
 def test_the_suffix_says_the_format(path: str, form: str) -> None:
     assert format_of(path) == form

@@ -88,7 +88,7 @@ def test_the_flame_graph_holds_work_and_idle_time(view: View) -> None:
     assert view.flame is not None
     host, device = unpack(view.flame.host_ns), unpack(view.flame.device_ns)
     names = [view.flame.names[i] for i in unpack(view.flame.name)]
-    by_kind = {kind: 0 for kind in BOX_KINDS}
+    by_kind = dict.fromkeys(BOX_KINDS, 0)
     for name, ns in zip(names, device, strict=True):
         by_kind[name.kind] += int(ns)
     assert by_kind["gemm"] == view.flame.steps * 200_000

@@ -3,7 +3,7 @@
 import { scaleLog, type ScaleLogarithmic } from "d3-scale";
 import uPlot from "uplot";
 import { CLASS_COLORS, KIND_COLORS } from "./colors";
-import type { Comm, MemoryCurve, Opened, Queue, Roofline, StepRow } from "./data";
+import type { Comm, MemoryCurve, Opened, Queue, Roofline, StepRow, Table } from "./data";
 import { across, h, replace, svg } from "./dom";
 import { dot } from "./overview";
 import { tableView } from "./table";
@@ -124,15 +124,9 @@ function holders(curve: MemoryCurve): HTMLElement {
 
 // ---- steps ---------------------------------------------------------------------------------
 
-export function stepChart(steps: StepRow[]): HTMLElement {
-  const times = steps.map((s) => s.host_ns);
-  const mean = times.reduce((a, b) => a + b, 0) / times.length;
-  const spread = Math.sqrt(times.reduce((a, b) => a + (b - mean) ** 2, 0) / times.length) / (mean || 1);
-  const sorted = [...times].sort((a, b) => a - b);
-  const slowest = steps.reduce((a, b) => (b.host_ns > a.host_ns ? b : a));
-  const series: Series[] = [{ label: "step", values: times, color: CLASS_COLORS.framework, points: steps.length < 80 }];
-  if (steps.some((s) => s.device_ns)) series.push({ label: "device work", values: steps.map((s) => s.device_ns), color: CLASS_COLORS.compute, points: steps.length < 80 });
-  const table = {
+/** The steps as a table. */
+export function stepTable(steps: StepRow[]): Table {
+  return {
     id: "steps", title: "Steps", levels: null, note: "", missing: "",
     columns: [
       { title: "step", unit: "count", meaning: "Number of the step in the recording." },
@@ -143,10 +137,20 @@ export function stepChart(steps: StepRow[]): HTMLElement {
     ],
     rows: steps.map((s) => [s.index, s.start_ns, s.host_ns, s.device_ns, s.steady ? "yes" : "no"]),
   };
+}
+
+export function stepChart(steps: StepRow[]): HTMLElement {
+  const times = steps.map((s) => s.host_ns);
+  const mean = times.reduce((a, b) => a + b, 0) / times.length;
+  const spread = Math.sqrt(times.reduce((a, b) => a + (b - mean) ** 2, 0) / times.length) / (mean || 1);
+  const sorted = [...times].sort((a, b) => a - b);
+  const slowest = steps.reduce((a, b) => (b.host_ns > a.host_ns ? b : a));
+  const series: Series[] = [{ label: "step", values: times, color: CLASS_COLORS.framework, points: steps.length < 80 }];
+  if (steps.some((s) => s.device_ns)) series.push({ label: "device work", values: steps.map((s) => s.device_ns), color: CLASS_COLORS.compute, points: steps.length < 80 });
   return h("div", { class: "block" },
     facts([["median", duration(sorted[sorted.length >> 1]), DEF.stepMedian], ["spread", percent(spread), DEF.stepSpread], [`longest, step ${slowest.index}`, duration(slowest.host_ns), DEF.stepMax]]),
     steps.length > 1 ? lines("Length of each step and the device work in it", steps.map((s) => s.index), series, { formatX: (v) => `step ${v}`, formatY: duration, stepsX: WHOLE_STEPS }) : null,
-    tableView(table));
+    tableView(stepTable(steps)));
 }
 
 // ---- launch queue --------------------------------------------------------------------------
@@ -277,7 +281,7 @@ function text(x: number, y: number, words: string, anchor: string): SVGElement {
 
 // ---- ranks ---------------------------------------------------------------------------------
 
-export function ranksChart(comm: Comm): HTMLElement {
+export function ranksChart(comm: Comm, collectives: Table | undefined): HTMLElement {
   const most = Math.max(...comm.rows.map((r) => r.step_ns), 1);
   const parts: [string, string, (r: Comm["rows"][number]) => number][] = [
     ["compute", CLASS_COLORS.compute, (r) => r.compute_ns],
@@ -312,5 +316,7 @@ export function ranksChart(comm: Comm): HTMLElement {
     rows: comm.rows.map((row) => [row.rank, ...columns.map(([, , key]) => row[key])]),
   };
   const keys = h("ul", { class: "keys" }, ...parts.map(([name, color]) => h("li", {}, dot(color), name)));
-  return h("div", { class: "block" }, h("p", { text: comm.sentence }), comm.rows.length ? list : null, comm.rows.length ? keys : null, tableView(table));
+  return h("div", { class: "block" }, h("p", { text: comm.sentence }), comm.rows.length ? list : null, comm.rows.length ? keys : null, tableView(table),
+    collectives?.rows.length ? h("h3", { text: "Collectives of the rank that sets the pace" }) : null,
+    collectives?.rows.length ? tableView(collectives) : null);
 }

@@ -2,7 +2,7 @@
 
 import "uplot/dist/uPlot.min.css";
 import "./style.css";
-import { memoryChart, queueChart, ranksChart, rooflineChart, stepChart } from "./charts";
+import { memoryChart, queueChart, ranksChart, rooflineChart, stepChart, stepTable } from "./charts";
 import { openView, readDocument, VIEW_VERSION, type Document_, type Opened } from "./data";
 import { announcer, h } from "./dom";
 import { connect, findings } from "./findings";
@@ -75,13 +75,13 @@ function sections(page: Document_, opened: Opened | null, without: string): HTML
   });
   add("flame", "Flame graph", "Which calls the time belongs to, Python down to kernels.", () =>
     view!.flame ? [new FlameView(view!.flame, opened!).element] : "The recording has no call with time in the steady steps.");
-  add("tables", "Tables", "Time per step, mean of the steady steps. Click a heading to sort; hover it for what it means.", () => [tables(view!.tables)]);
+  add("tables", "Tables", "Time per step, mean of the steady steps. Click a heading to sort; hover it for what it means.", () => [tables(view!.steps.length ? [...view!.tables, stepTable(view!.steps)] : view!.tables)]);
   add("memory", "Memory", "How much is allocated when, and what holds the peak.", () =>
     view!.memory.length ? view!.memory.map((curve) => memoryChart(curve, opened!, view!.memory.some((c) => c.rank !== curve.rank))) : view!.memory_missing);
   add("roofline", "Roofline", "How close each kernel comes to what the device can do. Size is time.", () =>
     view!.roofline?.points.length ? [rooflineChart(view!.roofline)] : view!.roofline?.missing || "No kernel was recorded.");
   add("communication", "Communication", "Ranks side by side: who computes, who transfers, who waits.", () =>
-    view!.comm?.rows.length ? [ranksChart(view!.comm)] : view!.comm?.missing || "No collective was recorded.");
+    view!.comm?.rows.length ? [ranksChart(view!.comm, view!.tables.find((table) => table.id === "collectives"))] : view!.comm?.missing || "No collective was recorded.");
   add("steps", "Step variation", "Whether all steps take the same time.", () =>
     view!.steps.length ? [stepChart(view!.steps)] : "No steps were found. Call prof.step() after each step.");
   add("queue", "Launch queue", "How far the host runs ahead of the device.", () =>

@@ -80,6 +80,7 @@ export class Painter {
     context.restore();
     this.axis(scene, look, plot);
     this.labels(scene, look);
+    this.whereabouts(scene, look, plot);
   }
 
   private visibleRows(scene: Scene): { lane: LaneModel; row: number; y: number; h: number }[] {
@@ -299,6 +300,19 @@ export class Painter {
       context.fillText(duration(t), x + 3, AXIS - 10);
     }
     this.stepBand(scene, look);
+  }
+
+  /** A bar for the whole recording, with the visible part marked. */
+  private whereabouts(scene: Scene, look: Look, plot: number): void {
+    const { context } = this;
+    const span = Math.max(this.model.end, 1);
+    const y = scene.height - 5;
+    const x = (t: number): number => scene.gutter + Math.min(Math.max(t / span, 0), 1) * plot;
+    context.fillStyle = look.line;
+    context.fillRect(scene.gutter, y, plot, 5);
+    context.fillStyle = look.accent;
+    const from = x(scene.t0);
+    context.fillRect(Math.min(from, scene.width - 4), y, Math.max(x(scene.t0 + plot * scene.scale) - from, 4), 5);
   }
 
   private stepBand(scene: Scene, look: Look): void {

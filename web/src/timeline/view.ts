@@ -176,7 +176,7 @@ export class TimelineView {
     const width = this.canvas.clientWidth;
     if (!width) return;
     const most = Math.max(280, Math.round(window.innerHeight * 0.62));
-    const height = Math.min(AXIS + this.total, most);
+    const height = Math.min(AXIS + this.total + 6, most);
     const first = this.scene.width === 1000 && this.frames === 0;
     const span = this.plot * this.scene.scale;
     this.canvas.style.height = `${height}px`;
@@ -227,7 +227,7 @@ export class TimelineView {
     scene.scale = Math.min(Math.max(scene.scale, 0.02), (this.model.end * 1.2) / this.plot);
     const span = this.plot * scene.scale;
     scene.t0 = Math.min(Math.max(scene.t0, -0.4 * span), this.model.end - 0.6 * span);
-    const most = Math.max(AXIS + this.total - scene.height, 0);
+    const most = Math.max(AXIS + this.total + 6 - scene.height, 0);
     scene.scroll = Math.min(Math.max(scene.scroll, 0), most);
   }
 
