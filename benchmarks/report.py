@@ -39,7 +39,12 @@ MOVE = """
     else {
       const gaps = times.slice(1).map((t, i) => t - times[i]).sort((a, b) => a - b);
       let spent = 0;
-      for (let i = 0; i < 20; i++) { view.pan(3); const t = performance.now(); view.paint(); spent += performance.now() - t; }
+      for (let i = 0; i < 20; i++) {
+        view.pan(3);
+        const t = performance.now();
+        view.paint();
+        spent += performance.now() - t;
+      }
       done({fps: 1000 * gaps.length / (times[times.length - 1] - times[0]),
             p99: gaps[Math.floor(gaps.length * 0.99)], draw: spent / 20});
     }
@@ -109,7 +114,8 @@ def _block(at: float, block: int, corr: int, random: Random) -> Iterator[str]:
         call = f'{{"External id": {corr + i}, "cbid": 211, "correlation": {corr + i + 1}}}'
         yield _line("cuda_runtime", "cudaLaunchKernel", t + 20, 4.5 + min(jitter[2] * 2, 6), call)
         kernel = (
-            f'{{"External id": {corr + i}, "device": 0, "stream": 7, "correlation": {corr + i + 1}, '
+            f'{{"External id": {corr + i}, "device": 0, "stream": 7, '
+            f'"correlation": {corr + i + 1}, '
             '"registers per thread": 168, "shared memory": 229376, "grid": [132, 1, 1], '
             '"block": [384, 1, 1], "est. achieved occupancy %": 19}'
         )

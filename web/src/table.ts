@@ -7,6 +7,8 @@ import { explain } from "./tip";
 import { plural, quantity } from "./units";
 
 const FIRST = 25;
+/** A table of so few rows needs no filter. */
+const FEW = 6;
 
 interface Row {
   cells: Cell[];
@@ -57,7 +59,7 @@ class TableView {
     return h(
       "div",
       { class: "tablebox" },
-      h("div", { class: "tools" }, filter, copyButton("Copy as CSV", () => this.csv()), this.status),
+      h("div", { class: "tools" }, table.rows.length > FEW ? filter : null, copyButton("Copy as CSV", () => this.csv()), this.status),
       h(
         "div",
         { class: "scroll", tabindex: "0", role: "region", "aria-label": `${table.title}, table` },
@@ -135,7 +137,8 @@ class TableView {
         line.append(cell);
         return;
       }
-      const cell = h("td", { class: value ? "number" : "number zero", text: value === 0 && column.unit !== "count" ? "0" : text });
+      const nothing = value === null || (value === 0 && column.unit !== "count");
+      const cell = h("td", { class: nothing ? "number zero" : "number", text: value === 0 ? "0" : text });
       if (this.maxima[c] && typeof value === "number") {
         cell.append(across(h("span", { class: "inbar", "aria-hidden": "true" }), 0, value / this.maxima[c]));
         cell.classList.add("withbar");
