@@ -144,6 +144,24 @@ def test_the_timeline_zooms_pans_and_measures(open_page: Open) -> None:
     assert "busy" in _text(page, ".detail")
 
 
+def test_two_fingers_zoom(open_page: Open) -> None:
+    page = open_page("training")
+    before = _scene(page)["scale"]
+    page.evaluate(
+        """() => {
+          const canvas = document.querySelector("canvas.timeline");
+          const box = canvas.getBoundingClientRect();
+          canvas.setPointerCapture = () => {};
+          const send = (type, id, x) => canvas.dispatchEvent(new PointerEvent(type, {
+            pointerId: id, clientX: box.left + x, clientY: box.top + 100, bubbles: true}));
+          send("pointerdown", 1, 500); send("pointerdown", 2, 600);
+          send("pointermove", 2, 700); send("pointerup", 1, 500); send("pointerup", 2, 700);
+        }"""
+    )
+    _settle(page)
+    assert _scene(page)["scale"] == pytest.approx(before / 2, rel=0.01)
+
+
 def test_the_wheel_scrolls_the_page_until_the_timeline_is_clicked(open_page: Open) -> None:
     page = open_page("training")
     page.locator("canvas.timeline").hover()

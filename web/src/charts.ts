@@ -3,7 +3,7 @@
 import { scaleLog, type ScaleLogarithmic } from "d3-scale";
 import uPlot from "uplot";
 import { CLASS_COLORS, KIND_COLORS } from "./colors";
-import type { Comm, MemoryCurve, Opened, Queue, Roofline, StepRow, Table } from "./data";
+import type { Comm, MemoryCurve, Opened, Queue, RankRow, Roofline, StepRow, Table } from "./data";
 import { across, h, replace, svg } from "./dom";
 import { dot } from "./overview";
 import { tableView } from "./table";
@@ -281,6 +281,16 @@ function text(x: number, y: number, words: string, anchor: string): SVGElement {
 
 // ---- ranks ---------------------------------------------------------------------------------
 
+const MOST_BARS = 24;
+
+/** Of very many ranks those that say most: who makes the others wait, and who waits. */
+function telling(rows: RankRow[]): RankRow[] {
+  if (rows.length <= MOST_BARS) return rows;
+  const late = [...rows].sort((a, b) => b.caused_ns - a.caused_ns).slice(0, MOST_BARS / 2);
+  const waiting = rows.filter((row) => !late.includes(row)).sort((a, b) => b.waiting_ns - a.waiting_ns);
+  return [...late, ...waiting.slice(0, MOST_BARS / 2)].sort((a, b) => a.rank - b.rank);
+}
+
 export function ranksChart(comm: Comm, collectives: Table | undefined): HTMLElement {
   const most = Math.max(...comm.rows.map((r) => r.step_ns), 1);
   const parts: [string, string, (r: Comm["rows"][number]) => number][] = [
@@ -290,7 +300,7 @@ export function ranksChart(comm: Comm, collectives: Table | undefined): HTMLElem
     ["neither", CLASS_COLORS.unattributed, (r) => Math.max(r.step_ns - r.compute_ns - r.exposed_comm_ns, 0)],
   ];
   const list = h("ul", { class: "ranks" });
-  for (const row of comm.rows) {
+  for (const row of telling(comm.rows)) {
     const bar = h("div", { class: "bar", role: "img", "aria-label": parts.map(([name, , of]) => `${name} ${duration(of(row))}`).join(", ") });
     bar.style.width = `${(row.step_ns / most) * 100}%`;
     for (const [name, color, of] of parts) {
@@ -317,6 +327,7 @@ export function ranksChart(comm: Comm, collectives: Table | undefined): HTMLElem
   };
   const keys = h("ul", { class: "keys" }, ...parts.map(([name, color]) => h("li", {}, dot(color), name)));
   return h("div", { class: "block" }, h("p", { text: comm.sentence }), comm.rows.length ? list : null, comm.rows.length ? keys : null, tableView(table),
+    comm.rows.length > MOST_BARS ? h("p", { class: "note", text: `Drawn are the ${MOST_BARS} ranks that make others wait or wait themselves most; the table has all.` }) : null,
     collectives?.rows.length ? h("h3", { text: "Collectives of the rank that sets the pace" }) : null,
     collectives?.rows.length ? tableView(collectives) : null);
 }

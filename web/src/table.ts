@@ -8,7 +8,7 @@ import { plural, quantity } from "./units";
 
 const FIRST = 25;
 /** A table of so few rows needs no filter. */
-const FEW = 6;
+const FEW = 3;
 
 interface Row {
   cells: Cell[];

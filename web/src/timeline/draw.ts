@@ -310,7 +310,7 @@ export class Painter {
     const x = (t: number): number => scene.gutter + Math.min(Math.max(t / span, 0), 1) * plot;
     context.fillStyle = look.line;
     context.fillRect(scene.gutter, y, plot, 5);
-    context.fillStyle = look.accent;
+    context.fillStyle = look.muted;
     const from = x(scene.t0);
     context.fillRect(Math.min(from, scene.width - 4), y, Math.max(x(scene.t0 + plot * scene.scale) - from, 4), 5);
   }
