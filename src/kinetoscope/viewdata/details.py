@@ -134,6 +134,7 @@ def _launch_line(text: str) -> str:
         parts.append(f"{registers} registers a thread")
     if isinstance(shared, int):
         parts.append(f"{units.size(shared)} shared memory")
-    if isinstance(occupancy, int | float):
+    # A driver that cannot tell writes 0; a kernel that runs has some.
+    if isinstance(occupancy, int | float) and occupancy > 0:
         parts.append(f"estimated occupancy {occupancy:.0f} %")
     return ", ".join(parts)

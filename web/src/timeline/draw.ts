@@ -2,7 +2,6 @@
 // line of pixels per row, only wider ones become rectangles and get a label.
 
 import { inkOn } from "../colors";
-import { duration } from "../units";
 import { lastAt, type Hit, type LaneModel, type Model } from "./model";
 
 export const ROW = { host: 15, device: 20, idle: 16 } as const;
@@ -297,7 +296,7 @@ export class Painter {
     for (let t = Math.ceil(scene.t0 / every) * every; t < scene.t0 + plot * scene.scale; t += every) {
       const x = scene.gutter + (t - scene.t0) / scene.scale;
       context.fillRect(Math.round(x), AXIS - 6, 1, 5);
-      context.fillText(duration(t), x + 3, AXIS - 10);
+      context.fillText(moment(t, every), x + 3, AXIS - 10);
     }
     this.stepBand(scene, look);
   }
@@ -367,6 +366,13 @@ export class Painter {
 
 function cut(text: string, most: number): string {
   return text.length > most ? `${text.slice(0, Math.max(most - 1, 1))}…` : text;
+}
+
+/** A time on the axis, with as many decimals as tell it from its neighbours. */
+export function moment(ns: number, every: number): string {
+  const [factor, unit] = every * 10 >= 1e9 ? [1e9, "s"] : every * 1e3 >= 1e6 ? [1e6, "ms"] : every >= 1 ? [1e3, "µs"] : [1, "ns"];
+  const decimals = Math.max(0, Math.ceil(-Math.log10(every / factor) - 1e-9));
+  return `${(ns / factor).toLocaleString("en-US", { minimumFractionDigits: decimals, maximumFractionDigits: decimals })} ${unit}`.replace(/^-(0(\.0+)? )/, "$1");
 }
 
 /** A round step at least as long as `ns`. */

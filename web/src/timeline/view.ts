@@ -103,10 +103,10 @@ export class TimelineView {
       this.button("Everything", "Show the whole recording", () => this.zoomTo(0, this.model.end, 0.01)),
     );
     return h("div", { class: "timelinebox" }, tools,
-      h("div", { class: "stage" }, this.canvas, this.hover),
+      h("div", { class: "stage" }, this.canvas, this.hover), this.panel,
       h("details", { class: "keysbox" }, h("summary", { text: "How to move: drag, wheel, keys" }),
         h("p", { class: "note", id: "timeline-keys" }, "Drag moves, shift-drag measures, a double click zooms to an event. The wheel zooms once the timeline is clicked; Ctrl + wheel or a pinch always does. ", KEYS)),
-      this.legend(), this.lanesBox(), this.panel);
+      this.legend(), this.lanesBox());
   }
 
   private button(text: string, label: string, action: () => void): HTMLElement {
@@ -540,7 +540,8 @@ export class TimelineView {
   }
 
   private callers(hit: Hit): HTMLElement | null {
-    const chain = this.model.callersOf(hit);
+    const launch = hit.lane.lane.kind === "device" ? this.scene.linked[0] : undefined;
+    const chain = launch ? [...this.model.callersOf(launch), launch] : this.model.callersOf(hit);
     if (!chain.length) return null;
     const list = h("ol", { class: "callpath" });
     for (const caller of chain) {
