@@ -45,10 +45,11 @@ def browser() -> Iterator[Browser]:
         opened.close()
 
 
-def _page_of(found: Examined, file: Path, **changes: Any) -> Path:
+def _page_of(found: Examined, file: Path, *, boxes: int = 10_000, **changes: Any) -> Path:
     import msgspec
 
-    view = viewdata.build(found.lead, found.ranks, found.diagnosis.findings)
+    findings = found.diagnosis.findings
+    view = viewdata.build(found.lead, found.ranks, findings, most_boxes=boxes)
     diagnosis = msgspec.structs.replace(found.diagnosis, **changes)
     file.write_text(render(diagnosis, "html", RenderOptions(view=view)), encoding="utf-8")
     return file
@@ -64,6 +65,11 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     told = results.hostile()
     made = {
         "training": _page_of(plain, folder / "training.html"),
+        "joined": _page_of(
+            recordings.examined(recordings.training(steps=40), folder),
+            folder / "joined.html",
+            boxes=200,
+        ),
         "job": _page_of(ranks, folder / "job.html"),
         "hostile": _page_of(
             bad,

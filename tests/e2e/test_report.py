@@ -192,6 +192,37 @@ def test_the_timeline_searches_and_follows_links(open_page: Open) -> None:
     assert "Nothing found" in _text(page, "#timeline .tools")
 
 
+def test_joined_events_are_counted(open_page: Open) -> None:
+    page = open_page("joined")
+    assert "are joined into" in _text(page, "#quality")
+    assert "every event is there" in _text(page, "#quality")
+    lanes = page.evaluate(
+        "kinetoscopeTimeline.model.lanes.map(l => [l.lane.events,"
+        " l.count.reduce((sum, n) => sum + n + 1, 0), l.lane.total_ns,"
+        " l.end.reduce((sum, end, i) => sum + end - l.start[i] - l.slack[i], 0)])"
+    )
+    for events, counted, total, summed in lanes:
+        assert events == counted
+        assert total == summed
+    joint = page.evaluate(
+        "(() => { for (const lane of kinetoscopeTimeline.model.lanes) {"
+        " const box = lane.count.findIndex(n => n > 0);"
+        " if (box >= 0) { kinetoscopeTimeline.select({lane, box}, true); return true; } } })()"
+    )
+    assert joint
+    assert "together" in _text(page, ".detail")
+
+
+def test_coarse_levels_lose_nothing(open_page: Open) -> None:
+    page = open_page("training")
+    sums = page.evaluate(
+        "kinetoscopeTimeline.model.lanes.flatMap(l => l.rows).map(r => [1, 1e3, 1e5, 1e7].map("
+        "ns => r.at(ns).busy.reduce((a, b) => a + b, 0)))"
+    )
+    for row in sums:
+        assert len(set(row)) == 1
+
+
 def test_the_timeline_by_keyboard(open_page: Open) -> None:
     page = open_page("training")
     page.focus("canvas.timeline")
