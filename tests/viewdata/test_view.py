@@ -112,7 +112,8 @@ def test_tables_count_by_step(view: View) -> None:
     assert addmm[1] == 1.0
     assert addmm[4] == 200_000
     kernel = _table(view, "kernels").rows[0]
-    assert kernel[:3] == ("ampere_sgemm_128x64_tn", "gemm", "aten::addmm")
+    assert kernel[:3] == ("ampere_sgemm_128x64_tn", 1.0, 200_000)
+    assert kernel[-2:] == ("gemm", "aten::addmm")
     directions = {row[0] for row in _table(view, "copies").rows}
     assert directions == {"host (pageable) to device", "device to host (pageable)"}
     assert _table(view, "syncs").rows[0][2] == "aten::item"

@@ -126,8 +126,6 @@ def kernels(analysis: Analysis) -> Table:
     trace = analysis.trace
     columns = (
         TableColumn("kernel", "text", "Name of the kernel."),
-        TableColumn("kind", "text", "What it does, by its name."),
-        TableColumn("launched by", "text", "Operator that launches most of its time."),
         _CALLS,
         TableColumn("time", "ns", "Time on the device per step, all calls."),
         TableColumn("mean", "ns", "Mean length of one call."),
@@ -144,6 +142,8 @@ def kernels(analysis: Analysis) -> Table:
             "Shortest time that the device's data sheet allows for "
             "this work, as a share of the measured time. Needs input shapes.",
         ),
+        TableColumn("kind", "text", "What it does, by its name."),
+        TableColumn("launched by", "text", "Operator that launches most of its time."),
     )
     rows = analysis.in_window(rows_of(trace, Kind.KERNEL, Kind.COLLECTIVE))
     if rows.size == 0:
@@ -176,14 +176,14 @@ def kernels(analysis: Analysis) -> Table:
         tuple(
             (
                 shorten(trace.names[i]),
-                "communication" if comm[i] else Family(int(family[i])).name.lower(),
-                ops.get(int(i), ""),
                 round(float(calls[i]) / steps, 2),
                 int(time[i] / steps),
                 int(time[i] / calls[i]),
                 round(float(time[i] / max(time.sum(), 1)), 5),
                 "" if comm[i] else bound[i],
                 None if efficiency[i] < 0 else round(float(efficiency[i]), 4),
+                "communication" if comm[i] else Family(int(family[i])).name.lower(),
+                ops.get(int(i), ""),
             )
             for i in order
         ),
