@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import kinetoscope
-from kinetoscope.analysis import Analysis, AnalysisOptions
+from kinetoscope.analysis import Analysis
 from kinetoscope.analysis.budgeting import budget
+from kinetoscope.analysis.captured import capture_info, options_for, with_worker_lines
 from kinetoscope.analysis.job import leading
 from kinetoscope.metrics.device import device_timeline
 from kinetoscope.result import (
@@ -80,6 +81,7 @@ def diagnose_job(
     lead = leading(analyses)
     outcomes = run_rules(lead, rules, progress)
     findings = rank(finding for outcome in outcomes for finding in outcome.findings)
+    findings = with_worker_lines(lead, findings)
     lines = budget(lead)
     step_time = lead.step_time
     notes = notes_for(lead, job)
@@ -103,16 +105,19 @@ def diagnose_job(
         findings=findings,
         rules=tuple(outcome.record() for outcome in outcomes),
         notes=notes,
+        capture=capture_info(lead.trace),
     )
 
 
 def _analyses(job: Job, options: DiagnoseOptions) -> tuple[Analysis, ...]:
     real = options.real_step_ms
-    shared = AnalysisOptions(
-        real_step_ns=round(real * 1e6) if real is not None else None,
-        source_root=options.source_root,
+    real_ns = round(real * 1e6) if real is not None else None
+    analyses = tuple(
+        Analysis(
+            trace, options_for(trace, real_step_ns=real_ns, source_root=options.source_root)
+        )
+        for trace in job.traces
     )
-    analyses = tuple(Analysis(trace, shared) for trace in job.traces)
     for analysis in analyses:
         analysis.peers = tuple(a for a in analyses if a is not analysis)
     return analyses

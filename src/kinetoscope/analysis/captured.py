@@ -1,0 +1,105 @@
+"""What our own capture measured, for the analysis and for the result."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from kinetoscope.analysis.core import Analysis, AnalysisOptions
+from kinetoscope.analysis.recorded_lines import hottest
+from kinetoscope.result import CaptureInfo, Finding, Location, NsRange, WindowInfo
+from kinetoscope.trace.captured import Sampled, Sidecar
+from kinetoscope.trace.frames import Frame
+from kinetoscope.trace.trace import Trace
+
+_WORKER_CODES = ("DL101", "DL102", "DL108", "DL111", "DL116")
+"""Findings about work that loader workers do; a trace has no events of those processes."""
+
+
+def options_for(
+    trace: Trace, *, real_step_ns: int | None, source_root: Path | None
+) -> AnalysisOptions:
+    """What is known better than the trace: by the caller, else by the capture's baseline."""
+    captured = trace.sidecar
+    if real_step_ns is not None or captured is None or captured.baseline is None:
+        return AnalysisOptions(real_step_ns=real_step_ns, source_root=source_root)
+    base = captured.baseline
+    return AnalysisOptions(
+        real_step_ns=base.step_ns,
+        real_range=NsRange(base.low_ns, base.step_ns, base.high_ns),
+        source_root=source_root,
+    )
+
+
+def capture_info(trace: Trace) -> CaptureInfo | None:
+    """The part of the result that says how the recording was made; None for other recordings."""
+    captured = trace.sidecar
+    if captured is None:
+        return None
+    base = captured.baseline
+    return CaptureInfo(
+        step_source=captured.steps.source,
+        step_label=captured.steps.label,
+        steady=captured.steps.steady,
+        baseline_steps=base.steps if base else 0,
+        baseline_ns=NsRange(base.low_ns, base.step_ns, base.high_ns) if base else None,
+        windows=_windows(captured),
+        facts=captured.facts,
+        problems=tuple(captured.problems),
+    )
+
+
+def _windows(captured: Sidecar) -> tuple[WindowInfo, ...]:
+    base = captured.baseline
+    rows = []
+    for window in captured.windows:
+        step = window.step_ns or window.host_step_ns
+        overhead = round(step / base.step_ns - 1.0, 4) if base and base.step_ns > 0 else None
+        rows.append(WindowInfo(window.name, window.steps, step, overhead))
+    return tuple(rows)
+
+
+def with_worker_lines(analysis: Analysis, findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
+    """Add the hottest lines of the loader's worker processes to the findings about them."""
+    captured = analysis.trace.sidecar
+    if captured is None or not captured.lines.workers:
+        return findings
+    places = worker_places(captured.lines.workers)
+    return tuple(_with(finding, places) for finding in findings)
+
+
+def worker_places(samples: list[Sampled], top: int = 2) -> tuple[Location, ...]:
+    """The functions that the workers spend their time in, innermost first, at their hottest line.
+
+    Samples count every frame of the program on the stack once, so outer functions have more of
+    them; of functions with nearly the most, the one first seen innermost is the cause.
+    """
+    functions: dict[tuple[str, int, str], int] = {}
+    for file, first, function, _, count in samples:
+        key = (file, first, function)
+        functions[key] = functions.get(key, 0) + count
+    most = max(functions.values(), default=0)
+    heavy = [key for key, count in functions.items() if count >= 0.5 * most]
+    places = []
+    for file, first, function in reversed(sorted(heavy, key=lambda key: functions[key])):
+        line = hottest(samples, Frame(file, first, function))
+        places.append(
+            Location(
+                file=file,
+                line=line or first,
+                function=function,
+                exact=line is not None,
+                count=functions[file, first, function],
+            )
+        )
+    return tuple(places[-top:][::-1])
+
+
+def _with(finding: Finding, places: tuple[Location, ...]) -> Finding:
+    if finding.code not in _WORKER_CODES:
+        return finding
+    import msgspec
+
+    known = {(p.file, p.line) for p in finding.locations}
+    new = tuple(p for p in places if (p.file, p.line) not in known)
+    changed: Finding = msgspec.structs.replace(finding, locations=new + finding.locations)
+    return changed

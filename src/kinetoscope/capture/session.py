@@ -1,0 +1,207 @@
+"""The phases of a capture, driven by step boundaries of the program."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from kinetoscope.capture import sidecar
+from kinetoscope.capture.boundaries import StepFinder
+from kinetoscope.capture.options import CaptureOptions
+from kinetoscope.capture.plan import Plan, make_plan
+from kinetoscope.capture.ranks import Place
+from kinetoscope.capture.recorder import Recorder
+from kinetoscope.capture.seams import Seams
+
+Say = Callable[[str], None]
+
+_PATIENCE = 0.34
+"""Share of the budget after which a program that is not steady is recorded as it is."""
+
+
+class EnoughError(SystemExit):
+    """Raised inside the program when `stop_after` is set and everything is recorded."""
+
+
+@dataclass
+class Recording:
+    """What a capture left behind.
+
+    Attributes:
+        recorder: holds the file of each window, compressed, without our facts yet.
+        facts: everything that goes into the sidecar.
+        problems: what went wrong or is missing, for people.
+    """
+
+    recorder: Recorder
+    facts: dict[str, Any] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+
+
+class Session:
+    """One capture in this process. `note` is called at every mark that a seam sees."""
+
+    def __init__(
+        self, options: CaptureOptions, say: Say, place: Place | None = None
+    ) -> None:
+        self.options = options
+        self.say = say
+        self.place = place or Place(0, 1, "")
+        self.phase = "waiting"
+        self.problems: list[str] = []
+        self.finder = StepFinder()
+        self.seams = Seams(self.note)
+        self.index = 0
+        self.plan: Plan | None = None
+        self.folder = options.folder or Path(tempfile.mkdtemp(prefix="kinetoscope-"))
+        self.recorder = Recorder(self.folder, options, self._problem)
+        self._pid = os.getpid()
+        self._first: float | None = None
+        self._until = 0
+        self._lock = threading.Lock()
+        self._queue: list[tuple[str, int]] = []
+
+    # ---- entry ---------------------------------------------------------------------------
+
+    def attach(self) -> None:
+        """Torch is imported: watch its seams."""
+        if self.options.find_steps:
+            self.seams.install()
+        os.register_at_fork(after_in_child=self._abandon)
+
+    def note(self, kind: str, identity: int, label: str) -> None:
+        """A seam was passed."""
+        if self.phase == "done" or os.getpid() != self._pid:
+            return
+        now = time.perf_counter()
+        thread = threading.get_ident()
+        if self.phase == "waiting":
+            if self._first is None:
+                self._first = now
+            if self.finder.note((kind, identity), label, thread, now):
+                self.index += 1
+                self._wait(now)
+        elif (kind, identity) == self.finder.chosen and thread == self._thread:
+            self.index += 1
+            self._advance()
+
+    def finish(self) -> Recording:
+        """The program ended, or the capture was told to end: keep what there is."""
+        if self.phase not in ("waiting", "done"):
+            self._problem(f"the program ended during the {self.phase} phase")
+        elif self.phase == "waiting":
+            self._problem(self._why_nothing())
+        self.recorder.give_up()
+        self._leave()
+        return Recording(self.recorder, self._facts(), self.problems)
+
+    # ---- waiting -------------------------------------------------------------------------
+
+    @property
+    def _thread(self) -> int:
+        marks = self.finder.current
+        return marks.thread if marks else -1
+
+    def _wait(self, now: float) -> None:
+        """Is it time to begin?"""
+        steady = self.finder.steady()
+        waited = now - (self._first or now)
+        marks = self.finder.current
+        if marks is None or marks.count < 3:
+            return
+        if not steady and waited < _PATIENCE * self.options.budget_s:
+            return
+        if not steady:
+            self._problem(
+                f"the steps were not steady after {waited:.0f} s; they are recorded as they are"
+            )
+        period = sorted(marks.periods)[len(marks.periods) // 2]
+        self.plan = make_plan(max(period, 1e-6), self.options, start=self.index, steady=steady)
+        self._queue = [
+            (phase, getattr(self.plan, phase))
+            for phase in ("baseline", "light", "full", "lines", "samples")
+            if getattr(self.plan, phase)
+        ]
+        self._next_phase()
+
+    # ---- phases --------------------------------------------------------------------------
+
+    def _advance(self) -> None:
+        """A step ended in one of the phases."""
+        if self.index < self._until:
+            self.recorder.next_step()
+            return
+        self.recorder.end_phase()
+        self._next_phase()
+
+    def _next_phase(self) -> None:
+        if not self._queue:
+            self._leave()
+            if self.options.stop_after:
+                raise EnoughError(0)
+            return
+        self.phase, steps = self._queue.pop(0)
+        warm = self.recorder.begin_phase(self.phase, steps)
+        self._until = self.index + warm
+
+    def _leave(self) -> None:
+        self.phase = "done"
+        self.seams.remove()
+
+    def _abandon(self) -> None:
+        """A forked child records nothing."""
+        self.phase = "done"
+
+    # ---- what to say ---------------------------------------------------------------------
+
+    def _problem(self, text: str) -> None:
+        if text not in self.problems:
+            self.problems.append(text)
+            self.say(text)
+
+    def _why_nothing(self) -> str:
+        marks = self.finder.current
+        if not self.finder.marks:
+            return (
+                "no step was seen: no optimizer step, DataLoader, backward, graph replay or module "
+                "call; put kinetoscope.step() once into the loop"
+            )
+        if marks is None or marks.count < 3:
+            seen = max(m.count for m in self.finder.marks.values())
+            return f"the program was too short: {seen} steps were seen, 3 are needed"
+        return f"the program ended after {marks.count} steps, before they were steady"
+
+    def _program_facts(self) -> dict[str, Any]:
+        """What a trace lacks; {} when the program never imported torch."""
+        if "torch" not in sys.modules:
+            return {}
+        return {
+            "machine": sidecar.machine(),
+            "settings": sidecar.settings(),
+            "environment": sidecar.environment(),
+            "memory": sidecar.memory(),
+            **self.recorder.program_facts,
+        }
+
+    def _facts(self) -> dict[str, Any]:
+        marks = self.finder.current
+        return {
+            "version": sidecar.VERSION,
+            "facts": self._program_facts(),
+            "steps": {
+                "source": marks.kind if marks else None,
+                "label": marks.label if marks else None,
+                "seen": marks.count if marks else 0,
+                "first_recorded": self.plan.start if self.plan else None,
+                "steady": self.plan.steady if self.plan else False,
+            },
+            **self.recorder.facts(),
+            "problems": list(self.problems),
+        }
