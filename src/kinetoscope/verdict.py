@@ -17,6 +17,9 @@ from kinetoscope.units import duration, percent
 _CLEAR_LEAD = 0.15
 _USEFUL = 0.70
 """From this share of the step on, the device's own work is what limits it."""
+_HOST_CERTAIN = 0.4
+"""Where profiling inflated the host much, a smaller share of it proves no host bottleneck."""
+_MUCH_INFLATED = 1.3
 _WASTE = 0.15
 """Below this share, no single kind of waste is a bottleneck."""
 _MEMORY_KERNELS = 0.67
@@ -68,11 +71,13 @@ class Scores:
         useful: kernels, limited by arithmetic or by bandwidth.
         kernels: which of the two limits most of them.
         waste: everything else that has a class, by class.
+        inflated: profiling slowed the host so much that its share is uncertain.
     """
 
     useful: float
     kernels: BottleneckClass
     waste: dict[BottleneckClass, float]
+    inflated: bool = False
 
     @property
     def worst(self) -> BottleneckClass:
@@ -87,7 +92,8 @@ class Scores:
         fill the step. Otherwise it is the largest kind of waste, if a single one is large.
         """
         waste = self.waste[self.worst]
-        if self.useful >= _USEFUL or (waste < _WASTE and self.useful >= waste):
+        least = _HOST_CERTAIN if self.inflated and self.worst == "framework" else _WASTE
+        if self.useful >= _USEFUL or (waste < least and self.useful >= waste):
             return self.kernels
         return self.worst
 
@@ -101,14 +107,11 @@ class Scores:
     @property
     def lead(self) -> float:
         """How far the named class is ahead of the next one."""
-        named = self.bottleneck
-        others = [share for name, share in self.waste.items() if name != named]
-        if named != self.kernels and self.useful < _USEFUL:
-            return self.share - max(others)
-        return self.share - max(others) if others else self.share
+        others = [share for name, share in self.waste.items() if name != self.bottleneck]
+        return self.share - max(others)
 
 
-def score(lines: Sequence[Budget]) -> Scores:
+def score(lines: Sequence[Budget], *, inflated: bool = False) -> Scores:
     """Sum the budget up."""
     arithmetic = bandwidth = 0.0
     waste: dict[BottleneckClass, float] = dict.fromkeys(
@@ -122,7 +125,8 @@ def score(lines: Sequence[Budget]) -> Scores:
         elif line.class_ != "unattributed":
             waste[line.class_] += line.share
     limited = bandwidth > _MEMORY_KERNELS * (arithmetic + bandwidth)
-    return Scores(arithmetic + bandwidth, "memory" if limited else "compute", waste)
+    kernels: BottleneckClass = "memory" if limited else "compute"
+    return Scores(arithmetic + bandwidth, kernels, waste, inflated)
 
 
 def _healthy(scores: Scores, findings: Sequence[Finding]) -> bool:

@@ -61,7 +61,9 @@ def test_memory_that_stops_growing_is_no_leak(kept: list[int]) -> None:
     assert run("MM305", leaking(kept)).status == "silent"
 
 
-def round_trip(*, loader: bool = False, other_step: bool = False) -> TraceBuilder:
+def round_trip(
+    *, loader: bool = False, other_step: bool = False, back: int = 8 * MIB, one_call: bool = False
+) -> TraceBuilder:
     """2 ms of kernels, 1 ms to the host, 3 ms there, 1 ms back, 3 ms of kernels."""
     t = TraceBuilder()
     for step in range(5):
@@ -69,12 +71,14 @@ def round_trip(*, loader: bool = False, other_step: bool = False) -> TraceBuilde
         edge = at + 3_500 if other_step else at
         t.step(edge, 10_000)
         t.kernel("gemm", at + 20, 1_980, launch_at=at + 5)
+        if one_call:
+            t.python("prog.py(7): threshold", at + 10, 7_000)
         t.op("aten::to", at + 15, 2_985)
         t.copy("DtoH Pageable", 8 * MIB, at + 2_000, 990, launch_at=at + 20, launch_dur=2_975)
         if loader:
             t.loader(at + 3_010, 2_900)
         t.op("aten::to", at + 6_000, 1_000)
-        t.copy("HtoD Pageable", 8 * MIB, at + 6_010, 985, launch_at=at + 6_005, launch_dur=990)
+        t.copy("HtoD Pageable", back, at + 6_010, 985, launch_at=at + 6_005, launch_dur=990)
         t.kernel("gemm", at + 7_020, 2_970, launch_at=at + 7_005)
         t.sync(at + 7_012, 2_980)
     return t
@@ -90,6 +94,13 @@ def test_a_round_trip_gains_both_copies_and_the_work_between() -> None:
 @pytest.mark.parametrize("how", [{"loader": True}, {"other_step": True}])
 def test_a_result_and_the_next_batch_are_no_round_trip(how: dict[str, bool]) -> None:
     assert run("MM309", round_trip(**how)).status == "silent"
+
+
+@pytest.mark.parametrize(("one_call", "status"), [(True, "fired"), (False, "silent")])
+def test_a_mask_that_comes_back_needs_one_function_to_be_a_round_trip(
+    *, one_call: bool, status: str
+) -> None:
+    assert run("MM309", round_trip(back=2 * MIB, one_call=one_call)).status == status
 
 
 def test_a_round_trip_is_nobody_elses_copy() -> None:

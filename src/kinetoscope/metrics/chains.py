@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from math import prod
 
 import numpy as np
+import numpy.typing as npt
 
 from kinetoscope.metrics.device_ops import DeviceOps, args_of, largest_tensor
 from kinetoscope.trace.kinds import CopyKind, Family, Kind
@@ -89,7 +90,7 @@ _STATISTIC = 8
 """A tensor this many times smaller than the one before holds statistics of it (mean, variance)."""
 
 
-def _through_statistics(size: IntArray, near: np.ndarray) -> IntArray:
+def _through_statistics(size: IntArray, near: npt.NDArray[np.bool_]) -> IntArray:
     """Sizes in which operators on statistics count as operators on the tensor they belong to.
 
     A norm written by hand is a square, a mean, two operators on the means, and a product.
@@ -108,7 +109,7 @@ def _through_statistics(size: IntArray, near: np.ndarray) -> IntArray:
     return size[last]
 
 
-def _fusable(trace: Trace, work: DeviceOps) -> tuple[np.ndarray, IntArray]:
+def _fusable(trace: Trace, work: DeviceOps) -> tuple[npt.NDArray[np.bool_], IntArray]:
     """Which events may be part of a chain, and on how many elements they work."""
     kernel = trace.column("kind")[work.rows] == Kind.KERNEL
     kernel |= trace.column("copy_kind")[work.rows] == CopyKind.D2D

@@ -21,7 +21,7 @@ from kinetoscope.trace.kinds import DEVICE_WORK, RUNTIME_KINDS, CopyKind, Kind
 from kinetoscope.trace.links import rows_of
 from kinetoscope.trace.trace import IntArray, Trace
 
-MAX_CALLS = 10_000
+MAX_CALLS = 6_000
 """Longer windows are cut to as many whole steps as fit; the rest is alike."""
 
 _BLOCK_TAIL_NS = 60_000

@@ -71,7 +71,7 @@ class Links:
         node = self.node
         # The last entry stands for "none": a recording may have no host events at all.
         op_node = np.append(tree.op, -1)[node]
-        result = np.append(tree.rows, -1)[op_node]
+        result: IntArray = np.append(tree.rows, -1)[op_node]
         ext = trace.column("ext_id")
         missing = np.flatnonzero((result < 0) & (ext > 0))
         if missing.size:

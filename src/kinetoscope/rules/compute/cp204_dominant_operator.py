@@ -162,7 +162,12 @@ def _sorting(
         return (efficiency if nbytes else -1.0), NO_GAIN
     gain = analysis.gain(
         *(
-            Change(durations=(work.rows[top], shrunk(ns, ns * min(efficiency / part, 1.0), 500)))
+            Change(
+                durations=(
+                    work.rows[top],
+                    shrunk(ns, np.multiply(ns, min(efficiency / part, 1.0), dtype=np.float64), 500),
+                )
+            )
             for part in options.reached
         )
     )
@@ -216,7 +221,7 @@ RULE = Rule(
     summary="One operator with one shape takes a third of the device's busy time.",
     check=check,
     options=Thresholds(),
-    needs=frozenset({"device", "launches", "ops"}),
+    needs=frozenset({"device", "launches", "shapes"}),
     evidence="T",
     references=("https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html",),
     examples=(

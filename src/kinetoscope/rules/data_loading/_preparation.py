@@ -57,7 +57,7 @@ class Preparation:
 def preparation(analysis: Analysis) -> Preparation:
     """Find the work on the thread before each sizeable copy of data to the device."""
     moved = analysis.get(transfers)
-    mine = in_window(analysis, moved) & moved.of(Purpose.DATA)
+    mine = in_window(analysis, moved) & (moved.of(Purpose.DATA) | moved.made)
     mine &= moved.work_end > moved.work_start
     none = np.empty(0, dtype=np.int64)
     if not mine.any():

@@ -25,6 +25,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
 from kinetoscope.analysis import Analysis
 from kinetoscope.metrics.cost import kernel_costs
@@ -152,7 +153,7 @@ def _kernels(analysis: Analysis, found: OptimizerSteps) -> tuple[IntArray, IntAr
     return work.rows[keep], drop, total.astype(np.int64)
 
 
-def _traffic_ns(analysis: Analysis, rows: IntArray) -> np.ndarray:
+def _traffic_ns(analysis: Analysis, rows: IntArray) -> npt.NDArray[np.float64]:
     """Time of each event's traffic at the device's bandwidth; half its duration when unknown."""
     ns = analysis.trace.column("dur_ns")[rows].astype(np.float64)
     device = analysis.device
