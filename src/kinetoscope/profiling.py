@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from kinetoscope.capture.session import Recording
 from kinetoscope.errors import InputError, KinetoscopeError
 from kinetoscope.result import Diagnosis
@@ -41,10 +43,12 @@ def complete(recording: Recording, say: Callable[[str], None]) -> Captured:
     facts = dict(recording.facts)
     light = _finished(packers.get("light"), {"version": 1}, recording, say)
     if light is not None and "full" not in packers:
-        return Captured(_light_only(recording, light, facts), light, recording.problems)
+        return Captured(_light_only(light, facts), light, recording.problems)
     if light is not None:
         _add_light(facts, light)
     full = _finished(packers.get("full"), facts, recording, say)
+    if full is not None:
+        full = full.rename(full.with_name(full.name.replace(".full.json", ".json")))
     return Captured(full, light, recording.problems)
 
 
@@ -63,22 +67,19 @@ def _finished(
     return path
 
 
-def _light_only(recording: Recording, light: Path, facts: dict[str, Any]) -> Path:
+def _light_only(light: Path, facts: dict[str, Any]) -> Path:
     """The program ended before the full window: the light one is all there is.
 
     Its file is complete already; the facts are appended to a copy of the events.
     """
-    from isal import igzip
+    import gzip
 
-    from kinetoscope.capture.files import KEY
+    from kinetoscope.capture.files import KEY, Packer
 
-    with igzip.open(light, "rb") as source:
-        text = source.read()
+    text = gzip.decompress(light.read_bytes())
     cut = text.rindex(f',\n"{KEY}":'.encode())
     plain = light.with_name("light-alone.json")
     plain.write_bytes(text[:cut] + b"\n}")
-    from kinetoscope.capture.files import Packer
-
     return Packer(plain).finish(facts)
 
 
@@ -120,3 +121,12 @@ def copy_trace(trace: Path, to: Path) -> None:
     part = to.with_name(f".{to.name}.part")
     shutil.copyfile(trace, part)
     part.replace(to)
+
+
+def renamed(result: Diagnosis, names: dict[str, str]) -> Diagnosis:
+    """The result with the inputs' names as the user knows them: the originals are temporary."""
+    inputs = tuple(
+        msgspec.structs.replace(info, path=names.get(info.path, info.path))
+        for info in result.inputs
+    )
+    return msgspec.structs.replace(result, inputs=inputs)

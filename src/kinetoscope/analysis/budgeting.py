@@ -22,7 +22,6 @@ from kinetoscope.metrics.ownership import owned_gaps
 from kinetoscope.result import Budget
 from kinetoscope.trace.trace import IntArray
 
-
 _LEAST_HOST = 0.1
 """Part of the host's idle time that remains where device work fills the step."""
 
@@ -71,6 +70,11 @@ def budget(analysis: Analysis) -> tuple[Budget, ...]:
     """
     target = analysis.step_time.mid
     lines = recorded_lines(analysis)
+    captured = analysis.trace.sidecar
+    if captured is not None and captured.light is not None and captured.light.lines:
+        from kinetoscope.analysis.light import with_light
+
+        lines = with_light(analysis, lines, captured.light)
     if not lines or sum(line.ns for line in lines) == 0:
         return (Budget("unattributed", "nothing recorded", target, 1.0),)
     fixed = sum(line.ns for line in lines if not line.host) / analysis.steps

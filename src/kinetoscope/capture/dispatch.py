@@ -73,13 +73,8 @@ def compiles() -> bool:
 def _mode(note: Any) -> Any:
     from torch.utils._python_dispatch import TorchDispatchMode
 
-    class Noting(TorchDispatchMode):
-        """Calls every operator as it is, and tells its name before."""
+    def dispatch(_mode: Any, func: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        note(func._schema.name)
+        return func(*args, **(kwargs or {}))
 
-        def __torch_dispatch__(  # noqa: D105, PLW3201 - torch's protocol
-            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-        ) -> Any:
-            note(func._schema.name)
-            return func(*args, **(kwargs or {}))
-
-    return Noting()
+    return type("Noting", (TorchDispatchMode,), {"__torch_dispatch__": dispatch})()

@@ -18,6 +18,7 @@ class Packer:
     """Compresses one plain trace while the program goes on.
 
     The closing brace is left out; `finish` adds our facts and the brace, as a second gzip member.
+
     Attributes:
         plain_bytes: size of the trace before compression.
         error: what went wrong; the plain file then stays where it is.
@@ -32,8 +33,7 @@ class Packer:
         self._thread.start()
 
     def _work(self) -> None:
-        from isal import igzip
-
+        igzip = _igzip()
         try:
             with self.plain.open("rb") as source, igzip.open(self.packed, "wb") as out:
                 _copy_without_brace(source, out)
@@ -46,8 +46,7 @@ class Packer:
         Raises:
             OSError: the disk is full or the file cannot be written.
         """
-        from isal import igzip
-
+        igzip = _igzip()
         self._thread.join()
         if self.error is not None:
             raise self.error
@@ -56,6 +55,12 @@ class Packer:
             out.write(f',\n"{KEY}": {text}\n}}\n'.encode())
         self.plain.unlink(missing_ok=True)
         return self.packed
+
+
+def _igzip() -> Any:
+    from isal import igzip
+
+    return igzip
 
 
 def _copy_without_brace(source: BinaryIO, out: Any) -> None:

@@ -18,6 +18,7 @@ class CaptureOptions:
         size_bytes: how large the full window's trace may become, uncompressed.
         stop_after: end the program once enough is recorded.
         folder: where recordings are kept while the program runs; a temporary one when None.
+        name: how recordings are called.
         find_steps: when False, nothing but `step()` counts as a step.
     """
 
@@ -26,3 +27,4 @@ class CaptureOptions:
     stop_after: bool = False
     folder: Path | None = None
     find_steps: bool = True
+    name: str = "program"

@@ -19,6 +19,6 @@ _STANDARD = tuple(
 @lru_cache(maxsize=4096)
 def is_program_file(path: str) -> bool:
     """Does the file belong to the program: not to Python, a library or this package?"""
-    if path.startswith((_OWN, *_STANDARD)):
+    if path.startswith((_OWN, *_STANDARD)) or path.endswith("/bin/kinetoscope"):
         return False
     return is_user_file(path)

@@ -14,7 +14,6 @@ from typing import Any
 from kinetoscope.errors import UsageError
 
 
-
 class Program:
     """What is to be run; `prepare` makes the process look as if Python had been started with it."""
 

@@ -21,6 +21,9 @@ from kinetoscope.capture.windows import Window
 
 Problem = Callable[[str], None]
 
+_WARM_UP_SHARE = 0.08
+"""Largest share of the time budget for the steps before one window."""
+
 
 class _Phase(Protocol):
     """A phase: `next_step` comes at every step boundary between `begin` and `end`."""
@@ -46,6 +49,8 @@ class Recorder:
         self.packers: dict[str, Packer] = {}
         self.lines: dict[str, Any] = {}
         self.program_facts: dict[str, Any] = {}
+        self.period_s = 0.0
+        self._ahead = 0
         self._facts: dict[str, Any] = {"windows": []}
         self._phase: _Phase | None = None
 
@@ -55,7 +60,7 @@ class Recorder:
         """Begin a phase; returns the number of step boundaries until its end."""
         if name in ("light", "full"):
             steps = self._fitting(name, steps)
-        phase = self._make(name, steps)
+        phase = self._make(name)
         try:
             phase.begin()
         except (RuntimeError, OSError, AssertionError) as error:
@@ -78,6 +83,23 @@ class Recorder:
         self._guarded("give_up")
         self._phase = None
 
+    def forget(self) -> None:
+        """In a forked child: the phase belongs to the parent."""
+        self._phase = None
+
+    def batches_ahead(self, batches: int) -> None:
+        """A loader with workers keeps so many batches ready."""
+        self._ahead = max(self._ahead, batches)
+
+    def _warm_up(self) -> int:
+        """Steps before a window: one, and those that use up what workers prepared meanwhile.
+
+        While the last window was written the program stood still and its loader's workers did
+        not; the next steps would find batches ready that they would otherwise wait for.
+        """
+        most = _WARM_UP_SHARE * self.options.budget_s / max(self.period_s, 1e-6)
+        return 1 + min(self._ahead, int(most))
+
     def _guarded(self, what: str) -> None:
         if self._phase is None:
             return
@@ -93,14 +115,14 @@ class Recorder:
 
     # ---- phases --------------------------------------------------------------------------
 
-    def _make(self, name: str, steps: int) -> _Phase:
+    def _make(self, name: str) -> _Phase:
         if name == "baseline":
             return _Measure(self, device=devices.in_use())
         if name == "lines":
             return _Lines(self)
         if name == "samples":
             return _Samples(self)
-        return _Record(self, Window(name, device=devices.in_use()), steps)
+        return _Record(self, Window(name, device=devices.in_use()), self._warm_up())
 
     def _fitting(self, name: str, steps: int) -> int:
         from kinetoscope.capture.plan import fitting_steps
@@ -122,7 +144,7 @@ class Recorder:
 
     def keep(self, window: Window, facts: dict[str, Any]) -> None:
         """Export a window and compress it in the background."""
-        plain = self.folder / f"{window.name}.json"
+        plain = self.folder / f"{self.options.name}.{window.name}.json"
         started = time.perf_counter()
         if window.name == "full":
             self.lines["calls"] = call_lines(window.results)
@@ -170,12 +192,11 @@ class _Measure:
 class _Record:
     """A profiled window."""
 
-    warm_up = 1
-
-    def __init__(self, recorder: Recorder, window: Window, steps: int) -> None:
+    def __init__(self, recorder: Recorder, window: Window, warm_up: int) -> None:
+        self.warm_up = warm_up
+        self._cold = warm_up
         self._recorder = recorder
         self._window = window
-        self._wanted = steps
         self._started = 0
 
     def begin(self) -> None:
@@ -184,6 +205,9 @@ class _Record:
     def next_step(self) -> None:
         if self._started:
             self._window.next_step()
+            return
+        self._cold -= 1
+        if self._cold:
             return
         self._window.start()
         self._started = time.perf_counter_ns()

@@ -44,6 +44,7 @@ def run_program(
     session = Session(options, say, place)
     set_current(session)
     once = _Once(session, finish)
+
     after_import("torch", session.attach)
     with _ExitsWatched(once):
         ending = _ending_of(program)
@@ -86,7 +87,7 @@ def _ending_of(program: Program) -> Ending:
     except KeyboardInterrupt as error:
         _show(error)
         return Ending(130, "interrupted")
-    except BaseException as error:  # noqa: BLE001 - whatever it is, Python would show it
+    except BaseException as error:  # whatever it is, Python would show it
         _show(error)
         return Ending(1, "raised")
     return Ending(0, "finished")
@@ -122,12 +123,12 @@ class _ExitsWatched:
             sys.stderr.flush()
             self._exit(status)
 
-        os._exit = leave  # type: ignore[assignment]
+        os._exit = leave
         if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
             self._term = signal.signal(signal.SIGTERM, self._terminated)
 
     def __exit__(self, *_: object) -> None:
-        os._exit = self._exit  # type: ignore[assignment]
+        os._exit = self._exit
         if self._term is not None and signal.getsignal(signal.SIGTERM) == self._terminated:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
 

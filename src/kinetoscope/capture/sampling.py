@@ -12,7 +12,7 @@ import sys
 import threading
 from collections import Counter
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 from kinetoscope.capture.paths import is_program_file
@@ -61,7 +61,7 @@ class FrameSampler:
 
     def _count(self, frame: FrameType | None) -> None:
         """Count the user's frames of one stack, each function once."""
-        seen = set()
+        seen: set[CodeType] = set()
         depth = 0
         while frame is not None and depth < 200 and len(seen) < _DEEPEST:
             code = frame.f_code
@@ -72,7 +72,8 @@ class FrameSampler:
             if user and code not in seen:
                 seen.add(code)
                 self._own[(file, code.co_firstlineno, code.co_name, frame.f_lineno)] += 1
-            frame = frame.f_back
+            # A forked worker has its parent's frames below its own: they are not what it does.
+            frame = None if code.co_name == "_worker_loop" else frame.f_back
             depth += 1
 
 

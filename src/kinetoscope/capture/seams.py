@@ -19,6 +19,9 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+from kinetoscope.capture.import_hook import after_import
+from kinetoscope.capture.modules import ModuleSeam, wrap_compiled_modules
+
 Mark = Callable[[str, int, str], None]
 """Called with kind, identity and label of a mark."""
 
@@ -30,6 +33,7 @@ class Seams:
 
     def __init__(self, mark: Mark) -> None:
         self._mark = mark
+        self.modules = ModuleSeam(mark)
         self._undo: list[Callable[[], None]] = []
         self._inside_step = False
 
@@ -39,11 +43,20 @@ class Seams:
         self._loaders()
         self._backward()
         self._graphs()
+        after_import("torch._dynamo.eval_frame", self._compiled)
 
     def remove(self) -> None:
         """Put everything back as it was."""
+        self.modules.remove()
         while self._undo:
             self._undo.pop()()
+
+    def also_undo(self, undo: Callable[[], None]) -> None:
+        """Do this as well when the seams are removed."""
+        self._undo.append(undo)
+
+    def _compiled(self) -> None:
+        wrap_compiled_modules(self._mark, self.replace)
 
     def replace(self, owner: Any, name: str, new: Any) -> None:
         """Set an attribute and remember how to put the old one back."""
@@ -153,7 +166,7 @@ class Seams:
 
 
 def _subclasses(cls: type) -> list[type]:
-    found = []
+    found: list[type] = []
     for child in cls.__subclasses__():
         found.append(child)
         found.extend(_subclasses(child))

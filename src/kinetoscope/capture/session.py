@@ -14,6 +14,8 @@ from typing import Any
 
 from kinetoscope.capture import sidecar
 from kinetoscope.capture.boundaries import StepFinder
+from kinetoscope.capture.compiling import CompileEvents
+from kinetoscope.capture.loader_workers import collect, wrap_workers
 from kinetoscope.capture.options import CaptureOptions
 from kinetoscope.capture.plan import Plan, make_plan
 from kinetoscope.capture.ranks import Place
@@ -24,6 +26,12 @@ Say = Callable[[str], None]
 
 _PATIENCE = 0.34
 """Share of the budget after which a program that is not steady is recorded as it is."""
+
+
+_SILENCE_S = 2.0
+"""Seconds without any mark after which calls of modules are looked at."""
+_LONG_SILENCE_S = 20.0
+_HINT = "put kinetoscope.step() once into the loop"
 
 
 class EnoughError(SystemExit):
@@ -67,6 +75,9 @@ class Session:
         self._until = 0
         self._lock = threading.Lock()
         self._queue: list[tuple[str, int]] = []
+        self._compiling = CompileEvents()
+        self._over = threading.Event()
+        self._watcher = threading.Thread(target=self._watch, name="kinetoscope", daemon=True)
 
     # ---- entry ---------------------------------------------------------------------------
 
@@ -74,6 +85,9 @@ class Session:
         """Torch is imported: watch its seams."""
         if self.options.find_steps:
             self.seams.install()
+            self._watcher.start()
+        wrap_workers(self.folder, self.seams.replace, self.recorder.batches_ahead)
+        self.seams.also_undo(self._compiling.install())
         os.register_at_fork(after_in_child=self._abandon)
 
     def note(self, kind: str, identity: int, label: str) -> None:
@@ -100,7 +114,16 @@ class Session:
             self._problem(self._why_nothing())
         self.recorder.give_up()
         self._leave()
+        self.recorder.lines["workers"] = collect(self.folder)
         return Recording(self.recorder, self._facts(), self.problems)
+
+    def _watch(self) -> None:
+        """Look for modules when nothing else marks steps, and say so when nothing does at all."""
+        if self._over.wait(_SILENCE_S) or self.finder.marks:
+            return
+        self.seams.modules.discover()
+        if not self._over.wait(_LONG_SILENCE_S) and not self.finder.marks:
+            self._problem(f"no step seen in {_SILENCE_S + _LONG_SILENCE_S:.0f} s so far; {_HINT}")
 
     # ---- waiting -------------------------------------------------------------------------
 
@@ -124,6 +147,7 @@ class Session:
             )
         period = sorted(marks.periods)[len(marks.periods) // 2]
         self.plan = make_plan(max(period, 1e-6), self.options, start=self.index, steady=steady)
+        self.recorder.period_s = period
         self._queue = [
             (phase, getattr(self.plan, phase))
             for phase in ("baseline", "light", "full", "lines", "samples")
@@ -153,11 +177,13 @@ class Session:
 
     def _leave(self) -> None:
         self.phase = "done"
+        self._over.set()
         self.seams.remove()
 
     def _abandon(self) -> None:
         """A forked child records nothing."""
         self.phase = "done"
+        self.recorder.forget()
 
     # ---- what to say ---------------------------------------------------------------------
 
@@ -171,7 +197,7 @@ class Session:
         if not self.finder.marks:
             return (
                 "no step was seen: no optimizer step, DataLoader, backward, graph replay or module "
-                "call; put kinetoscope.step() once into the loop"
+                f"call; {_HINT}"
             )
         if marks is None or marks.count < 3:
             seen = max(m.count for m in self.finder.marks.values())
@@ -187,6 +213,7 @@ class Session:
             "settings": sidecar.settings(),
             "environment": sidecar.environment(),
             "memory": sidecar.memory(),
+            "compile_events": self._compiling.table(),
             **self.recorder.program_facts,
         }
 

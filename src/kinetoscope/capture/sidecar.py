@@ -95,7 +95,8 @@ def memory() -> dict[str, Any]:
         "num_device_alloc": "device_allocations",
         "num_device_free": "device_frees",
     }
-    facts: dict[str, Any] = {mine: int(stats[name]) for name, mine in names.items() if name in stats}
+    known = {mine: stats[name] for name, mine in names.items() if name in stats}
+    facts: dict[str, Any] = {name: int(value) for name, value in known.items()}
     free, total = torch.cuda.mem_get_info()
     facts.update(free_bytes=free, total_bytes=total, backend=torch.cuda.get_allocator_backend())
     return facts

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from kinetoscope.capture.quiet import quiet_stderr
+
 FLAGS: dict[str, dict[str, bool]] = {
     "light": {},
     "full": {"record_shapes": True, "profile_memory": True, "with_stack": True},
@@ -35,11 +37,17 @@ class Window:
 
     def prepare(self) -> None:
         """Set the profiler up; events are not kept yet."""
-        self._profile.prepare_trace()
+        with quiet_stderr():
+            self._profile.prepare_trace()
 
     def start(self) -> None:
         """Begin to record, at a step boundary."""
-        self._profile.start_trace()
+        import torch
+
+        with quiet_stderr():
+            before = torch.empty(1)
+            self._profile.start_trace()
+            del before  # torch warns about the first free of memory that it did not see allocated
         self._open_step()
 
     def next_step(self) -> None:
@@ -50,14 +58,16 @@ class Window:
     def stop(self) -> None:
         """End the recording, at a step boundary."""
         self._close_step()
-        self._profile.stop_trace()
+        with quiet_stderr():
+            self._profile.stop_trace()
 
     def give_up(self) -> None:
         """Stop in the middle of a step; the steps recorded so far stay."""
         if self._mark is not None:
             self._mark.__exit__(None, None, None)
             self._mark = None
-        self._profile.stop_trace()
+        with quiet_stderr():
+            self._profile.stop_trace()
 
     @property
     def results(self) -> Any:

@@ -83,15 +83,17 @@ def command(
     from kinetoscope.capture.options import CaptureOptions
     from kinetoscope.capture.program import Program
     from kinetoscope.capture.ranks import Place, parse_ranks
-    from kinetoscope.capture.running import run_program
+    from kinetoscope.capture.running import run_alone, run_program
     from kinetoscope.cli import run_result
 
     place = Place.here()
+    what = Program(program, arguments, module=as_module)
     results, traces = run_result.check(outputs)
     chosen = CaptureOptions(
         budget_s=options.parse_time(budget),
         size_bytes=options.parse_size(max_size),
         stop_after=stop_after,
+        name=what.name,
     )
     shown = run_result.Shown(
         results=results,
@@ -101,10 +103,7 @@ def command(
         no_color=no_color,
         quiet=quiet,
     )
-    what = Program(program, arguments, module=as_module)
     if not place.captures(parse_ranks(ranks)):
-        from kinetoscope.capture.running import run_alone
-
         return run_alone(what)
 
     def finish(recording: Recording, ending: Ending) -> None:

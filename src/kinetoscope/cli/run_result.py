@@ -68,11 +68,12 @@ def _finish(recording: Recording, ending: Ending, place: Place, shown: Shown) ->
     if captured.trace is None:
         say("nothing was recorded", _why(captured.problems, ending))
         return
-    paths = [captured.trace]
     for wanted in shown.traces:
         profiling.copy_trace(captured.trace, wanted)
         say(f"wrote {wanted}")
-    result = profiling.diagnose_capture(paths, shown.root)
+    result = profiling.diagnose_capture([captured.trace], shown.root)
+    kept = str(shown.traces[0]) if shown.traces else captured.trace.name
+    result = profiling.renamed(result, {str(captured.trace): kept})
     _show(result, shown)
 
 
