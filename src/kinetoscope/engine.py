@@ -9,7 +9,12 @@ from pathlib import Path
 import kinetoscope
 from kinetoscope.analysis import Analysis
 from kinetoscope.analysis.budgeting import budget
-from kinetoscope.analysis.captured import capture_info, options_for, with_worker_lines
+from kinetoscope.analysis.captured import (
+    capture_info,
+    options_for,
+    with_compile_lines,
+    with_worker_lines,
+)
 from kinetoscope.analysis.job import leading
 from kinetoscope.metrics.device import device_timeline
 from kinetoscope.result import (
@@ -81,7 +86,7 @@ def diagnose_job(
     lead = leading(analyses)
     outcomes = run_rules(lead, rules, progress)
     findings = rank(finding for outcome in outcomes for finding in outcome.findings)
-    findings = with_worker_lines(lead, findings)
+    findings = with_compile_lines(lead, with_worker_lines(lead, findings))
     lines = budget(lead)
     step_time = lead.step_time
     notes = notes_for(lead, job)

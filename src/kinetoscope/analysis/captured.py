@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from kinetoscope.analysis.core import Analysis, AnalysisOptions
 from kinetoscope.analysis.recorded_lines import hottest
-from kinetoscope.result import CaptureInfo, Finding, Location, NsRange, WindowInfo
+from kinetoscope.result import CaptureInfo, Evidence, Finding, Location, NsRange, WindowInfo
 from kinetoscope.trace.captured import Sampled, Sidecar
 from kinetoscope.trace.frames import Frame
 from kinetoscope.trace.trace import Trace
 
+_COMPILE_CODES = {
+    "FW510": "graph_break",
+    "FW534": "graph_break",
+    "FW511": "recompile",
+    "FW512": "recompile",
+}
 _WORKER_CODES = ("DL101", "DL102", "DL108", "DL111", "DL116")
 """Findings about work that loader workers do; a trace has no events of those processes."""
 
@@ -80,7 +87,7 @@ def worker_places(samples: list[Sampled], top: int = 2) -> tuple[Location, ...]:
     most = max(functions.values(), default=0)
     heavy = [key for key, count in functions.items() if count >= 0.5 * most]
     places = []
-    for file, first, function in reversed(sorted(heavy, key=lambda key: functions[key])):
+    for file, first, function in sorted(heavy, key=lambda key: functions[key])[:top]:
         line = hottest(samples, Frame(file, first, function))
         places.append(
             Location(
@@ -91,7 +98,46 @@ def worker_places(samples: list[Sampled], top: int = 2) -> tuple[Location, ...]:
                 count=functions[file, first, function],
             )
         )
-    return tuple(places[-top:][::-1])
+    return tuple(places)
+
+
+def with_compile_lines(analysis: Analysis, findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
+    """Put the lines and reasons that Dynamo gave to the findings about compilation."""
+    captured = analysis.trace.sidecar
+    events = captured.facts.get("compile_events") if captured else None
+    if not isinstance(events, list):
+        return findings
+    changed = []
+    for finding in findings:
+        kind = _COMPILE_CODES.get(finding.code)
+        rows = [e for e in events if isinstance(e, dict) and e.get("kind") == kind]
+        changed.append(_explained(finding, rows) if kind and rows else finding)
+    return tuple(changed)
+
+
+def _explained(finding: Finding, rows: list[dict[str, Any]]) -> Finding:
+    import msgspec
+
+    rows = sorted(rows, key=lambda row: -int(row.get("count", 0)))[:3]
+    places = tuple(
+        Location(
+            file=str(row.get("file")),
+            line=int(row.get("line", 0)) or None,
+            function=str(row.get("function") or "") or None,
+            exact=finding.code != "FW511",  # a recompilation names the function that is compiled
+            count=int(row.get("count", 1)),
+        )
+        for row in rows
+    )
+    reasons = tuple(
+        Evidence(f"reason at line {row.get('line')}", str(row.get("reason")), "text")
+        for row in rows
+        if row.get("reason")
+    )
+    changed: Finding = msgspec.structs.replace(
+        finding, locations=places + finding.locations, evidence=finding.evidence + reasons
+    )
+    return changed
 
 
 def _with(finding: Finding, places: tuple[Location, ...]) -> Finding:

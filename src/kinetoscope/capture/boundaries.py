@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from kinetoscope.capture.plan import is_steady
 
@@ -38,8 +39,7 @@ class Marks:
     @property
     def periods(self) -> list[float]:
         """Distances of the last marks, seconds."""
-        times = list(self.at)
-        return [b - a for a, b in zip(times, times[1:], strict=False)]
+        return [b - a for a, b in pairwise(self.at)]
 
 
 class StepFinder:

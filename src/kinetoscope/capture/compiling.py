@@ -1,74 +1,111 @@
-"""Graph breaks and recompilations with their reason and line, as Dynamo logs them.
+"""Graph breaks and recompilations with their reason and line, as Dynamo itself notes them.
 
-Dynamo writes both into loggers that are off by default. A handler of ours listens there without
-printing anything; it costs nothing but when something is compiled.
+Graph breaks go into a logger that is off by default. A handler of ours listens there without
+printing anything; it costs nothing but when something is compiled. Recompilations stand in
+Dynamo's compilation metrics, which it keeps for its last compilations anyway.
 """
 
 from __future__ import annotations
 
 import logging
 import re
+import sys
 from collections.abc import Callable
 from typing import Any
 
-_LOGGERS = {
-    "graph_break": "torch._dynamo.symbolic_convert.__graph_breaks",
-    "recompile": "torch._dynamo.guards.__recompiles",
-}
+_LOGGER = "torch._dynamo.symbolic_convert.__graph_breaks"
 _MOST = 50
-_BREAK = re.compile(r"Graph break.*?(?:at|from user code at) (?P<file>\S[^\n:]*?):(?P<line>\d+)")
-_AGAIN = re.compile(r"Recompiling function (?P<function>\S+) in (?P<file>[^\n]+?):(?P<line>\d+)")
-_FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>\S+)')
-_REASONS = re.compile(r"(?:Reason:|Graph Break Reason:|^\s*-)\s*(?P<reason>[^\n]+)", re.MULTILINE)
+_PLACE = re.compile(r"Graph break.*?(?:user code )?at (?P<file>\S[^\n:]*?):(?P<line>\d+)")
+_FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>\S+)', re.M)
 
 
 class CompileEvents:
     """Collects what Dynamo logs."""
 
     def __init__(self) -> None:
-        self._found: dict[tuple[str, str, int, str], dict[str, Any]] = {}
+        self._found: dict[tuple[str, int], dict[str, Any]] = {}
 
     def install(self) -> Callable[[], None]:
         """Listen from now on; returns how to stop."""
-        undo = []
-        for kind, name in _LOGGERS.items():
-            logger = logging.getLogger(name)
-            handler = _Handler(lambda text, kind=kind: self.add(kind, text))  # type: ignore[misc]
-            level = logger.level
-            logger.addHandler(handler)
-            logger.setLevel(logging.DEBUG)
-            undo.append((logger, handler, level))
+        logger = logging.getLogger(_LOGGER)
+        handler = _Handler(self.add)
+        level, propagate = logger.level, logger.propagate
+        if not logger.isEnabledFor(logging.DEBUG):  # else the user wants to see it (TORCH_LOGS)
+            logger.propagate = False
+        logger.addHandler(handler)
+        logger.setLevel(logging.DEBUG)
 
         def stop() -> None:
-            for logger, handler, level in undo:
-                logger.removeHandler(handler)
-                logger.setLevel(level)
+            logger.removeHandler(handler)
+            logger.setLevel(level)
+            logger.propagate = propagate
 
         return stop
 
-    def add(self, kind: str, text: str) -> None:
+    def add(self, text: str) -> None:
         """Take one message of Dynamo apart."""
-        match = (_BREAK if kind == "graph_break" else _AGAIN).search(text)
-        frames = [m for m in _FRAME.finditer(text)]
-        if match is None and not frames:
+        match = _PLACE.search(text)
+        if match is None:
             return
-        place = frames[-1] if kind == "graph_break" and frames else match
-        assert place is not None  # noqa: S101 - one of the two was found
-        reason = _REASONS.search(text)
-        function = place.groupdict().get("function") or ""
-        key = (kind, place["file"].strip(), int(place["line"]), function)
-        entry = self._found.setdefault(
-            key, {"reason": reason["reason"].strip()[:300] if reason else "", "count": 0}
-        )
-        entry["count"] += 1
+        file, line = match["file"].strip(), int(match["line"])
+        first = {
+            "kind": "graph_break",
+            "file": file,
+            "line": line,
+            "function": _function_at(text, file, line),
+            "reason": _break_reason(text)[:300],
+            "count": 0,
+        }
+        self._found.setdefault((file, line), first)["count"] += 1
 
     def table(self) -> list[dict[str, Any]]:
         """Each place once, the most frequent first."""
-        rows = [
-            {"kind": kind, "file": file, "line": line, "function": function, **entry}
-            for (kind, file, line, function), entry in self._found.items()
-        ]
+        rows = [*self._found.values(), *recompilations()]
         return sorted(rows, key=lambda row: -int(row["count"]))[:_MOST]
+
+
+def recompilations() -> list[dict[str, Any]]:
+    """Functions that were compiled again, with the guard that failed last."""
+    utils = sys.modules.get("torch._dynamo.utils")
+    if utils is None:
+        return []
+    found: dict[tuple[str, int], dict[str, Any]] = {}
+    for entry in utils.get_compilation_metrics():
+        reason = getattr(entry, "recompile_reason", None)
+        file, line = getattr(entry, "co_filename", None), getattr(entry, "co_firstlineno", None)
+        if not reason or file is None or line is None:
+            continue
+        row = found.setdefault(
+            (file, line),
+            {
+                "kind": "recompile",
+                "file": file,
+                "line": line,
+                "function": str(getattr(entry, "co_name", "")),
+                "count": 0,
+            },
+        )
+        row["reason"] = str(reason)[:300]
+        row["count"] += 1
+    return list(found.values())
+
+
+def _function_at(text: str, file: str, line: int) -> str:
+    """The function of a line, by the traceback in the message."""
+    for match in _FRAME.finditer(text):
+        if match["file"] == file and int(match["line"]) == line:
+            return match["function"]
+    return ""
+
+
+def _break_reason(text: str) -> str:
+    """The short name of the reason: what stands after the first empty line, else the first line."""
+    head, _, rest = text.partition("\n\n")
+    named = rest.lstrip().split("\n", 1)[0].strip()
+    if named and not named.startswith(("User code", "File")):
+        return named
+    lines = head.split("\n")
+    return lines[1].partition(":")[2].strip() if len(lines) > 1 else ""
 
 
 class _Handler(logging.Handler):

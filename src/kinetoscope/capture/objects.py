@@ -97,7 +97,9 @@ def _wrapper(module: Any) -> dict[str, Any]:
     facts["compiled"] = "OptimizedModule" in names or any(
         getattr(m, "_compiled_call_impl", None) is not None for m in module.modules()
     )
-    facts["checkpointing"] = any(getattr(m, "gradient_checkpointing", False) for m in names.values())
+    facts["checkpointing"] = any(
+        getattr(m, "gradient_checkpointing", False) for m in names.values()
+    )
     return facts
 
 

@@ -15,6 +15,7 @@ _SPREAD = 0.15
 """Median absolute deviation / median below which periods resemble each other."""
 _DRIFT = 0.20
 """Largest difference of the medians of the older and the newer half."""
+_MANY = 40
 _SHORT = 1.5
 """Seconds above which a step is long: fewer of them are enough."""
 
@@ -55,7 +56,8 @@ def spread(periods: Sequence[float]) -> float:
 def is_steady(periods: Sequence[float]) -> bool:
     """Do the last periods resemble each other, without a trend?
 
-    Long steps are steady after three: waiting for more would cost the user minutes.
+    Long steps are steady after three: waiting for more would cost the user minutes. Short steps
+    on a busy machine scatter; they count as steady when the median of many of them stands still.
     """
     if len(periods) < 3:
         return False
@@ -63,10 +65,16 @@ def is_steady(periods: Sequence[float]) -> bool:
     if len(periods) < wanted:
         return False
     last = list(periods[-wanted:])
-    half = len(last) // 2
-    older, newer = median(last[:half]), median(last[-half:])
-    drift = abs(older - newer) / max(older, newer, 1e-12)
-    return spread(last) <= _SPREAD and drift <= _DRIFT
+    if spread(last) <= _SPREAD and _drift(last) <= _DRIFT:
+        return True
+    return len(periods) >= _MANY and _drift(periods) <= _DRIFT / 2
+
+
+def _drift(periods: Sequence[float]) -> float:
+    """Difference of the medians of the older and the newer half, as a share."""
+    half = len(periods) // 2
+    older, newer = median(periods[:half]), median(periods[-half:])
+    return abs(older - newer) / max(older, newer, 1e-12)
 
 
 def make_plan(period_s: float, options: CaptureOptions, *, start: int, steady: bool) -> Plan:

@@ -167,6 +167,7 @@ class Seams:
 
 def _subclasses(cls: type) -> list[type]:
     found: list[type] = []
+    child: type
     for child in cls.__subclasses__():
         found.append(child)
         found.extend(_subclasses(child))

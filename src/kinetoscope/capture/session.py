@@ -15,6 +15,7 @@ from typing import Any
 from kinetoscope.capture import sidecar
 from kinetoscope.capture.boundaries import StepFinder
 from kinetoscope.capture.compiling import CompileEvents
+from kinetoscope.capture.dispatch import compiles
 from kinetoscope.capture.loader_workers import collect, wrap_workers
 from kinetoscope.capture.options import CaptureOptions
 from kinetoscope.capture.plan import Plan, make_plan
@@ -30,7 +31,7 @@ _PATIENCE = 0.34
 
 _SILENCE_S = 2.0
 """Seconds without any mark after which calls of modules are looked at."""
-_LONG_SILENCE_S = 20.0
+_LONG_SILENCE_S = 10.0
 _HINT = "put kinetoscope.step() once into the loop"
 
 
@@ -119,11 +120,16 @@ class Session:
 
     def _watch(self) -> None:
         """Look for modules when nothing else marks steps, and say so when nothing does at all."""
-        if self._over.wait(_SILENCE_S) or self.finder.marks:
-            return
-        self.seams.modules.discover()
-        if not self._over.wait(_LONG_SILENCE_S) and not self.finder.marks:
-            self._problem(f"no step seen in {_SILENCE_S + _LONG_SILENCE_S:.0f} s so far; {_HINT}")
+        waited = 0.0
+        while not self._over.wait(_SILENCE_S) and not self.finder.marks:
+            waited += _SILENCE_S
+            # Compiled modules mark themselves once they run; hooks would make them compile again.
+            dynamo = "torch._dynamo" in sys.modules
+            if not compiles() and (not dynamo or waited >= _LONG_SILENCE_S):
+                self.seams.modules.discover()
+            if waited >= 2 * _LONG_SILENCE_S:
+                self._problem(f"no step seen in {waited:.0f} s so far; {_HINT}")
+                return
 
     # ---- waiting -------------------------------------------------------------------------
 

@@ -72,7 +72,7 @@ class Window:
     @property
     def results(self) -> Any:
         """Torch's own record of what happened."""
-        return self._profile.profiler.kineto_results  # type: ignore[union-attr]
+        return self._profile.profiler.kineto_results
 
     def export(self, path: Path) -> None:
         """Write the plain JSON. Torch's compression re-reads it as text and may fail (A7)."""
