@@ -229,32 +229,8 @@ def _long_gap(analysis: Analysis) -> list[str]:
 def notes_for(analysis: Analysis, job: Job) -> tuple[str, ...]:
     """What a reader should know about the recording before trusting the numbers."""
     notes = []
-    step, times = analysis.step_time, analysis.times
-    if step.mid < 0.9 * analysis.step_ns and analysis.options.real_step_ns is None:
-        notes.append(
-            f"Profiling slowed the host: the step was recorded at {duration(analysis.step_ns)}, "
-            f"without the profiler it takes about {duration(step.mid)}. "
-            "Give the true time with --real-step-ms to narrow all ranges."
-        )
     notes.extend(_long_gap(analysis))
-    if times.orphan_rows.size > 0.05 * max(times.device_rows.size, 1):
-        share = times.orphan_rows.size / times.device_rows.size
-        notes.append(
-            f"{percent(share)} of the device events were launched before the recorded "
-            "steps; they count for the device's time, not for the steps' work."
-        )
-    if not analysis.coverage.complete and analysis.coverage.launches:
-        notes.append(
-            f"Only {percent(analysis.coverage.ratio)} of the launches have a device "
-            "event: statements about idle time are uncertain."
-        )
     if analysis.device is None and analysis.coverage.launches == 0:
         notes.append("No device activity was recorded: the diagnosis speaks of the host alone.")
-    world = analysis.trace.header.world_size
-    if world and world > len(job.traces):
-        notes.append(
-            f"{len(job.traces)} of {world} ranks were given: waiting for a peer and a slow "
-            "network cannot be told apart."
-        )
     notes.extend(f"{path}: skipped, {reason}" for path, reason in job.skipped)
     return tuple(notes)

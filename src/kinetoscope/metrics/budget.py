@@ -45,7 +45,7 @@ IDLE_LINES: dict[Cause, tuple[BudgetClass, str]] = {
     Cause.COMPILE: ("framework", "compiling"),
     Cause.CHECKPOINT: ("framework", "writing a checkpoint"),
     Cause.GC: ("framework", "Python garbage collection"),
-    Cause.COLLECTIVE: ("communication", "host waiting in a collective"),
+    Cause.COLLECTIVE: ("communication", "host inside collective calls"),
     Cause.SYNC: ("framework", "returning from synchronisation"),
     Cause.ALLOC: ("memory", "allocating device memory"),
     Cause.COPY: ("memory", "host inside copy calls"),

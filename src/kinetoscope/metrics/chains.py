@@ -114,9 +114,7 @@ def _fusable(trace: Trace, work: DeviceOps) -> tuple[npt.NDArray[np.bool_], IntA
     kernel = trace.column("kind")[work.rows] == Kind.KERNEL
     kernel |= trace.column("copy_kind")[work.rows] == CopyKind.D2D
     kernel &= ~work.optimizer & (work.op >= 0) & (work.family != Family.FUSED)
-    names = {name: _by_name(name) for name in set(work.op_name)}
-    named = np.fromiter((names[name] for name in work.op_name), bool, len(work.op_name))
-    candidate = np.flatnonzero(kernel & named)
+    candidate = np.flatnonzero(kernel & work.by_op_name(_by_name))
     numel = np.zeros(work.rows.size, dtype=np.int64)
     for group in work.groups(candidate):
         numel[group] = prod(largest_tensor(args_of(trace, int(work.op[group[0]]))) or (0,))

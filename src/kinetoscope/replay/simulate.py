@@ -124,7 +124,7 @@ def _run(
                 begin += lag[i]
             elif ends[other] + lag[i] > begin:
                 begin = ends[other] + lag[i]
-            if arrived > begin:
+            if arrived > begin:  # noqa: PLR1730 - see above
                 begin = arrived
             if gone[k]:
                 ends[i] = begin

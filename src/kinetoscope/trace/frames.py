@@ -69,6 +69,11 @@ def is_torch_file(file: str) -> bool:
     return file.startswith("torch/") or "/site-packages/torch/" in file
 
 
+def is_builtin(name: str) -> bool:
+    """A call of a function of C code, as torch's stack events name it."""
+    return name.startswith("<built-in ")
+
+
 def is_engine_call(name: str) -> bool:
     """The autograd engine's own event around one backward node."""
     return name.startswith("autograd::engine::evaluate_function")

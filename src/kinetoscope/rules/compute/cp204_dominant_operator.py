@@ -78,7 +78,7 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
         return
     device = peaks(analysis)
     roof = roofline(analysis.trace, device)
-    name = work.op_name[int(top[0])]
+    name = work.op_name(int(top[0]))
     if device is not None and name in _SORTS:
         efficiency, gain = _sorting(analysis, options, device, (work, top))
     else:

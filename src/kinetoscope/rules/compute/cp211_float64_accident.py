@@ -76,7 +76,7 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
     if rows.size == 0 or share < options.min_share:
         return
     spent = per_step_ns(analysis, rows)
-    names = [work.op_name[i] for i in wide]
+    names = [work.op_name(i) for i in wide]
     yield Hit(
         message=(
             f"float64 operators take {duration(spent)} a step, {percent(min(share, 1.0))} of the "

@@ -144,7 +144,7 @@ def _sequence(chains: Chains, good: npt.NDArray[np.bool_]) -> str:
     """Operators of the chain that takes longest."""
     total = np.where(good, chains.total_ns(), -1)
     mine = chains.members[chains.chain == int(total.argmax())]
-    names = [chains.work.op_name[i].rstrip("_") for i in mine]
+    names = [chains.work.op_name(i).rstrip("_") for i in mine]
     return ", ".join(names[:6]) + (", ..." if len(names) > 6 else "")
 
 
