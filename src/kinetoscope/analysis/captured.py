@@ -122,15 +122,15 @@ def _explained(finding: Finding, rows: list[dict[str, Any]]) -> Finding:
     places = tuple(
         Location(
             file=str(row.get("file")),
-            line=int(row.get("line", 0)) or None,
+            line=int(row.get("guard_line") or row.get("line") or 0) or None,
             function=str(row.get("function") or "") or None,
-            exact=finding.code != "FW511",  # a recompilation names the function that is compiled
+            exact=row.get("kind") == "graph_break" or "guard_line" in row,
             count=int(row.get("count", 1)),
         )
         for row in rows
     )
     reasons = tuple(
-        Evidence(f"reason at line {row.get('line')}", str(row.get("reason")), "text")
+        Evidence(f"reason at line {row.get('guard_line') or row.get('line')}", str(row.get("reason")), "text")
         for row in rows
         if row.get("reason")
     )

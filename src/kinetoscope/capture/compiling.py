@@ -16,6 +16,7 @@ from typing import Any
 _LOGGER = "torch._dynamo.symbolic_convert.__graph_breaks"
 _MOST = 50
 _PLACE = re.compile(r"Graph break.*?(?:user code )?at (?P<file>\S[^\n:]*?):(?P<line>\d+)")
+_ORIGIN = re.compile(r"# ?(?P<file>\S+\.py):(?P<line>\d+)")
 _FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>\S+)', re.M)
 
 
@@ -85,9 +86,20 @@ def recompilations() -> list[dict[str, Any]]:
                 "count": 0,
             },
         )
-        row["reason"] = str(reason)[:300]
+        row.update(_guard(str(reason)))
         row["count"] += 1
     return list(found.values())
+
+
+def _guard(reason: str) -> dict[str, Any]:
+    """The guard that failed, and the line that made Dynamo set it, when it says so."""
+    text = " ".join(reason.split())
+    guard, _, origin = text.partition(" # ")
+    facts: dict[str, Any] = {"reason": guard.strip()[:300]}
+    match = _ORIGIN.search(origin)
+    if match is not None:
+        facts["guard_line"] = int(match["line"])
+    return facts
 
 
 def _function_at(text: str, file: str, line: int) -> str:

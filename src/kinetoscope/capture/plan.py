@@ -19,6 +19,9 @@ _MANY = 40
 _SHORT = 1.5
 """Seconds above which a step is long: fewer of them are enough."""
 
+_WARM_UP_SHARE = 0.08
+"""Largest share of the time budget for the steps before one window."""
+
 _INFLATION = {"light": 1.6, "full": 3.5, "lines": 8.0}
 """How much longer a host-bound step takes in a phase; measured on an H200."""
 
@@ -29,6 +32,7 @@ class Plan:
 
     Attributes:
         start: index of the step at which the baseline begins.
+        warm_up: steps before each window, after the profiler was set up.
         steady: whether the steps were steady when the plan was made.
     """
 
@@ -38,6 +42,7 @@ class Plan:
     full: int
     lines: int
     samples: int
+    warm_up: int = 1
     steady: bool = True
 
     def as_dict(self) -> dict[str, int | bool]:
@@ -77,28 +82,36 @@ def _drift(periods: Sequence[float]) -> float:
     return abs(older - newer) / max(older, newer, 1e-12)
 
 
-def make_plan(period_s: float, options: CaptureOptions, *, start: int, steady: bool) -> Plan:
+def make_plan(
+    period_s: float, options: CaptureOptions, *, start: int, steady: bool, ahead: int = 0
+) -> Plan:
     """Steps of each phase, so that numbers are trustworthy and the budget is kept.
 
     The baseline takes up to two seconds, because it states the program's true speed. Windows are
-    short: three steps show a cause, and each more makes the trace larger.
+    short: four steps show a cause, and each more makes the trace larger.
+
+    While a window is written the program stands still and the loader's workers do not. The next
+    steps would find `ahead` batches ready that they would otherwise wait for, so as many steps
+    pass before a window.
     """
     budget = options.budget_s
+    warm_up = 1 + min(ahead, int(_WARM_UP_SHARE * budget / period_s))
     plan = Plan(
         start=start,
         baseline=_count(min(2.0, 0.15 * budget) / period_s, 5, 5000),
-        light=_count(0.4 / period_s, 4, 200),
-        full=_count(0.2 / period_s, 3, 50),
+        light=_count(0.5 / period_s, 5, 200),
+        full=_count(0.4 / period_s, 4, 50),
         lines=1,
         samples=_count(min(1.5, 0.05 * budget) / period_s, 2, 2000),
+        warm_up=warm_up,
         steady=steady,
     )
     if _seconds(plan, period_s) <= 0.8 * budget:
         return plan
-    shorter = Plan(start, 3, 3, 2, 1, 1, steady)
+    shorter = Plan(start, 3, 3, 2, 1, 1, steady=steady)
     if _seconds(shorter, period_s) <= 0.8 * budget:
         return shorter
-    return Plan(start, 2, 1, 1, 0, 0, steady)
+    return Plan(start, 2, 1, 1, 0, 0, steady=steady)
 
 
 def fitting_steps(steps: int, light_step_bytes: float, size_bytes: int) -> int:
@@ -117,8 +130,8 @@ def _seconds(plan: Plan, period_s: float) -> float:
     steps = (
         plan.baseline
         + plan.samples
-        + _INFLATION["light"] * (plan.light + 1)
-        + _INFLATION["full"] * (plan.full + 1)
+        + _INFLATION["light"] * (plan.light + plan.warm_up)
+        + _INFLATION["full"] * (plan.full + plan.warm_up)
         + _INFLATION["lines"] * plan.lines
     )
     return steps * period_s

@@ -6,7 +6,7 @@ import json
 import os
 import sys
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,8 @@ from kinetoscope.errors import UsageError
 
 _KEY = "kinetoscope/plan"
 MARGIN_STEPS = 6
-"""So many steps lie between rank 0's decision and the baseline, for the others to hear of it."""
+MARGIN_S = 0.3
+"""So many steps and seconds lie between rank 0's decision and the baseline, for the others to hear of it."""
 
 
 @dataclass(frozen=True)
@@ -23,11 +24,13 @@ class Place:
 
     Attributes:
         job: the same text on all ranks of one run, different for every run.
+        lead: the rank that decides and merges: the lowest one that records.
     """
 
     rank: int
     world: int
     job: str
+    lead: int = 0
 
     @staticmethod
     def here() -> Place:
@@ -39,6 +42,10 @@ class Place:
             parts.append(str(os.getppid()))  # one machine: torchrun itself is the parent of all
         return Place(rank, world, "-".join(part for part in parts if part))
 
+    def led_by(self, ranks: frozenset[int] | None) -> Place:
+        """The same place, with the lowest recording rank as the lead."""
+        return replace(self, lead=min(self.recording(ranks), default=0))
+
     @property
     def many(self) -> bool:
         """Are there several ranks?"""
@@ -47,6 +54,10 @@ class Place:
     def captures(self, ranks: frozenset[int] | None) -> bool:
         """Does this rank record?"""
         return not self.many or ranks is None or self.rank in ranks
+
+    def recording(self, ranks: frozenset[int] | None) -> tuple[int, ...]:
+        """The ranks that record, in order."""
+        return tuple(r for r in range(self.world) if ranks is None or r in ranks)
 
     @property
     def folder(self) -> Path:
@@ -94,7 +105,12 @@ class Agreement:
     @property
     def possible(self) -> bool:
         """Is there a process group whose store can be used?"""
-        return _store() is not None
+        return self._place.many and _store() is not None
+
+    @property
+    def leads(self) -> bool:
+        """Does this rank decide?"""
+        return self._place.rank == self._place.lead
 
 
 def _store() -> Any:

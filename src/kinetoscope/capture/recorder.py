@@ -15,15 +15,12 @@ from kinetoscope.capture.dispatch import OperatorLines
 from kinetoscope.capture.files import Packer
 from kinetoscope.capture.lines import call_lines
 from kinetoscope.capture.options import CaptureOptions
+from kinetoscope.capture.plan import Plan, fitting_steps
 from kinetoscope.capture.sampling import FrameSampler
 from kinetoscope.capture.utilisation import Utilisation
 from kinetoscope.capture.windows import Window
 
 Problem = Callable[[str], None]
-
-_WARM_UP_SHARE = 0.08
-"""Largest share of the time budget for the steps before one window."""
-
 
 class _Phase(Protocol):
     """A phase: `next_step` comes at every step boundary between `begin` and `end`."""
@@ -42,15 +39,18 @@ class _Phase(Protocol):
 class Recorder:
     """Runs the phases of one capture."""
 
-    def __init__(self, folder: Path, options: CaptureOptions, problem: Problem) -> None:
+    def __init__(
+        self, folder: Path, options: CaptureOptions, problem: Problem, *, together: bool = False
+    ) -> None:
         self.folder = folder
         self.options = options
         self.problem = problem
+        self.together = together  # ranks keep to the plan: their windows are the same
         self.packers: dict[str, Packer] = {}
         self.lines: dict[str, Any] = {}
         self.program_facts: dict[str, Any] = {}
-        self.period_s = 0.0
-        self._ahead = 0
+        self.plan: Plan | None = None
+        self.ahead = 0
         self._facts: dict[str, Any] = {"windows": []}
         self._phase: _Phase | None = None
 
@@ -58,8 +58,8 @@ class Recorder:
 
     def begin_phase(self, name: str, steps: int) -> int:
         """Begin a phase; returns the number of step boundaries until its end."""
-        if name in ("light", "full"):
-            steps = self._fitting(name, steps)
+        if name == "full" and not self.together:
+            steps = self._fitting(steps)
         phase = self._make(name)
         try:
             phase.begin()
@@ -89,16 +89,7 @@ class Recorder:
 
     def batches_ahead(self, batches: int) -> None:
         """A loader with workers keeps so many batches ready."""
-        self._ahead = max(self._ahead, batches)
-
-    def _warm_up(self) -> int:
-        """Steps before a window: one, and those that use up what workers prepared meanwhile.
-
-        While the last window was written the program stood still and its loader's workers did
-        not; the next steps would find batches ready that they would otherwise wait for.
-        """
-        most = _WARM_UP_SHARE * self.options.budget_s / max(self.period_s, 1e-6)
-        return 1 + min(self._ahead, int(most))
+        self.ahead = max(self.ahead, batches)
 
     def _guarded(self, what: str) -> None:
         if self._phase is None:
@@ -122,14 +113,12 @@ class Recorder:
             return _Lines(self)
         if name == "samples":
             return _Samples(self)
-        return _Record(self, Window(name, device=devices.in_use()), self._warm_up())
+        return _Record(self, Window(name, device=devices.in_use()), self.plan.warm_up if self.plan else 1)
 
-    def _fitting(self, name: str, steps: int) -> int:
-        from kinetoscope.capture.plan import fitting_steps
-
+    def _fitting(self, steps: int) -> int:
         light = self.packers.get("light")
         recorded = next((w for w in self._facts["windows"] if w["name"] == "light"), None)
-        if name == "light" or light is None or recorded is None:
+        if light is None or recorded is None:
             return steps
         fitting = fitting_steps(
             steps, light.plain_bytes / max(recorded["steps"], 1), self.options.size_bytes

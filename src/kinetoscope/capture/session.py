@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from kinetoscope.capture import sidecar
-from kinetoscope.capture.boundaries import StepFinder
+from kinetoscope.capture.boundaries import Marks, StepFinder
 from kinetoscope.capture.compiling import CompileEvents
 from kinetoscope.capture.dispatch import compiles
 from kinetoscope.capture.loader_workers import collect, wrap_workers
 from kinetoscope.capture.options import CaptureOptions
 from kinetoscope.capture.plan import Plan, make_plan
-from kinetoscope.capture.ranks import Place
+from kinetoscope.capture.ranks import MARGIN_S, MARGIN_STEPS, Agreement, Place
 from kinetoscope.capture.recorder import Recorder
 from kinetoscope.capture.seams import Seams
 
@@ -33,6 +33,9 @@ _SILENCE_S = 2.0
 """Seconds without any mark after which calls of modules are looked at."""
 _LONG_SILENCE_S = 10.0
 _HINT = "put kinetoscope.step() once into the loop"
+
+
+_ASK_EVERY_S = 0.05
 
 
 class EnoughError(SystemExit):
@@ -70,12 +73,16 @@ class Session:
         self.index = 0
         self.plan: Plan | None = None
         self.folder = options.folder or Path(tempfile.mkdtemp(prefix="kinetoscope-"))
-        self.recorder = Recorder(self.folder, options, self._problem)
+        self.recorder = Recorder(
+            self.folder, options, self._problem, together=self.place.many
+        )
         self._pid = os.getpid()
         self._first: float | None = None
         self._until = 0
         self._lock = threading.Lock()
         self._queue: list[tuple[str, int]] = []
+        self._agreement = Agreement(self.place)
+        self._asked = 0.0
         self._compiling = CompileEvents()
         self._over = threading.Event()
         self._watcher = threading.Thread(target=self._watch, name="kinetoscope", daemon=True)
@@ -101,7 +108,6 @@ class Session:
             if self._first is None:
                 self._first = now
             if self.finder.note((kind, identity), label, thread, now):
-                self.index += 1
                 self._wait(now)
         elif (kind, identity) == self.finder.chosen and thread == self._thread:
             self.index += 1
@@ -140,24 +146,57 @@ class Session:
 
     def _wait(self, now: float) -> None:
         """Is it time to begin?"""
-        steady = self.finder.steady()
-        waited = now - (self._first or now)
         marks = self.finder.current
         if marks is None or marks.count < 3:
             return
+        self.index = marks.count
+        if self.plan is None:
+            self.plan = self._decide(marks, now)
+        if self.plan is not None and self.index >= self.plan.start:
+            self._begin(self.plan)
+
+    def _decide(self, marks: Marks, now: float) -> Plan | None:
+        """The plan, once there is one: this rank's own, or that of the rank that leads."""
+        if self._agreement.possible and not self._agreement.leads:
+            return self._heard(now)
+        steady = self.finder.steady()
+        waited = now - (self._first or now)
         if not steady and waited < _PATIENCE * self.options.budget_s:
-            return
+            return None
         if not steady:
             self._problem(
                 f"the steps were not steady after {waited:.0f} s; they are recorded as they are"
             )
         period = sorted(marks.periods)[len(marks.periods) // 2]
-        self.plan = make_plan(max(period, 1e-6), self.options, start=self.index, steady=steady)
-        self.recorder.period_s = period
+        together = self._agreement.possible
+        ahead = MARGIN_STEPS + int(MARGIN_S / max(period, 1e-6)) if together else 0
+        plan = make_plan(
+            max(period, 1e-6),
+            self.options,
+            start=self.index + ahead,
+            steady=steady,
+            ahead=self.recorder.ahead,
+        )
+        if together:
+            self._agreement.publish(plan.as_dict())
+        return plan
+
+    def _heard(self, now: float) -> Plan | None:
+        """What the leading rank said; asked for now and then only, since asking takes time."""
+        if now - self._asked < _ASK_EVERY_S:
+            return None
+        self._asked = now
+        told = self._agreement.ask()
+        return Plan(**told) if told else None
+
+    def _begin(self, plan: Plan) -> None:
+        if self.index > plan.start and self.place.many:
+            self._problem(f"rank {self.place.rank} heard of the windows too late")
+        self.recorder.plan = plan
         self._queue = [
-            (phase, getattr(self.plan, phase))
+            (phase, getattr(plan, phase))
             for phase in ("baseline", "light", "full", "lines", "samples")
-            if getattr(self.plan, phase)
+            if getattr(plan, phase)
         ]
         self._next_phase()
 

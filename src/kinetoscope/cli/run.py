@@ -86,7 +86,8 @@ def command(
     from kinetoscope.capture.running import run_alone, run_program
     from kinetoscope.cli import run_result
 
-    place = Place.here()
+    chosen_ranks = parse_ranks(ranks)
+    place = Place.here().led_by(chosen_ranks)
     what = Program(program, arguments, module=as_module)
     results, traces = run_result.check(outputs)
     chosen = CaptureOptions(
@@ -102,8 +103,10 @@ def command(
         verbose=verbose,
         no_color=no_color,
         quiet=quiet,
+        name=what.name,
+        ranks=place.recording(chosen_ranks),
     )
-    if not place.captures(parse_ranks(ranks)):
+    if not place.captures(chosen_ranks):
         return run_alone(what)
 
     def finish(recording: Recording, ending: Ending) -> None:

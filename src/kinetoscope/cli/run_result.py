@@ -29,6 +29,8 @@ class Shown:
     verbose: bool
     no_color: bool
     quiet: bool
+    ranks: tuple[int, ...] = ()
+    name: str = "program"
     root: Path | None = None
 
 
@@ -63,18 +65,37 @@ def finish(recording: Recording, ending: Ending, place: Place, shown: Shown) -> 
 
 def _finish(recording: Recording, ending: Ending, place: Place, shown: Shown) -> None:
     from kinetoscope import profiling
+    from kinetoscope.capture import gathering
 
     captured = profiling.complete(recording, say)
     if captured.trace is None:
         say("nothing was recorded", _why(captured.problems, ending))
-        return
-    for wanted in shown.traces:
-        profiling.copy_trace(captured.trace, wanted)
-        say(f"wrote {wanted}")
-    result = profiling.diagnose_capture([captured.trace], shown.root)
-    kept = str(shown.traces[0]) if shown.traces else captured.trace.name
-    result = profiling.renamed(result, {str(captured.trace): kept})
-    _show(result, shown)
+    for wanted in shown.traces if captured.trace else ():
+        target = gathering.rank_name(wanted, place) if place.many else wanted
+        profiling.copy_trace(captured.trace, target)
+        say(f"wrote {target}")
+    traces = [captured.trace] if captured.trace else []
+    if place.many:
+        gathering.hand_in(captured.trace, place, shown.name)
+        if place.rank != place.lead:
+            return
+        traces = gathering.gather(place, shown.ranks, shown.name, say)
+    if traces:
+        _tell(traces, place, shown)
+
+
+def _tell(traces: list[Path], place: Place, shown: Shown) -> None:
+    """Diagnose and show."""
+    from kinetoscope import profiling
+    from kinetoscope.capture import gathering
+
+    result = profiling.diagnose_capture(traces, shown.root)
+    kept = {str(trace): trace.name for trace in traces}
+    if shown.traces and not place.many:
+        kept = {str(traces[0]): str(shown.traces[0])}
+    _show(profiling.renamed(result, kept), shown)
+    if place.many:
+        gathering.clear(place)
 
 
 def _why(problems: list[str], ending: Ending) -> str:
