@@ -26,6 +26,7 @@ from kinetoscope.result import (
     StepTime,
 )
 from kinetoscope.result.finding import SEVERITIES
+from kinetoscope.rules.already import without_what_is_on
 from kinetoscope.rules.api import Outcome, Rule
 from kinetoscope.rules.precedence import apply_precedence
 from kinetoscope.rules.registry import all_rules, select_rules
@@ -137,7 +138,9 @@ def run_rules(
         if progress:
             progress("rules", done, len(rules))
         outcomes.append(rule.run(analysis))
-    return apply_precedence(outcomes)
+    captured = analysis.trace.sidecar
+    known = without_what_is_on(outcomes, captured.facts if captured else None)
+    return apply_precedence(known)
 
 
 def rank(findings: object) -> tuple[Finding, ...]:

@@ -130,8 +130,8 @@ def _explained(finding: Finding, rows: list[dict[str, Any]]) -> Finding:
         for row in rows
     )
     reasons = tuple(
-        Evidence(f"reason at line {row.get('guard_line') or row.get('line')}", str(row.get("reason")), "text")
-        for row in rows
+        Evidence(f"reason at line {place.line}", str(row.get("reason")), "text")
+        for row, place in zip(rows, places, strict=True)
         if row.get("reason")
     )
     changed: Finding = msgspec.structs.replace(

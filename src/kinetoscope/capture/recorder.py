@@ -113,7 +113,8 @@ class Recorder:
             return _Lines(self)
         if name == "samples":
             return _Samples(self)
-        return _Record(self, Window(name, device=devices.in_use()), self.plan.warm_up if self.plan else 1)
+        warm_up = self.plan.warm_up if self.plan else 1
+        return _Record(self, Window(name, device=devices.in_use()), warm_up)
 
     def _fitting(self, steps: int) -> int:
         light = self.packers.get("light")

@@ -6,6 +6,7 @@ import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -70,11 +71,11 @@ def _finish(recording: Recording, ending: Ending, place: Place, shown: Shown) ->
     captured = profiling.complete(recording, say)
     if captured.trace is None:
         say("nothing was recorded", _why(captured.problems, ending))
-    for wanted in shown.traces if captured.trace else ():
-        target = gathering.rank_name(wanted, place) if place.many else wanted
-        profiling.copy_trace(captured.trace, target)
-        say(f"wrote {target}")
     traces = [captured.trace] if captured.trace else []
+    for trace, wanted in product(traces, shown.traces):
+        target = gathering.rank_name(wanted, place) if place.many else wanted
+        profiling.copy_trace(trace, target)
+        say(f"wrote {target}")
     if place.many:
         gathering.hand_in(captured.trace, place, shown.name)
         if place.rank != place.lead:
