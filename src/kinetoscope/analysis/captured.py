@@ -49,6 +49,7 @@ def capture_info(trace: Trace) -> CaptureInfo | None:
         steady=captured.steps.steady,
         baseline_steps=base.steps if base else 0,
         baseline_ns=NsRange(base.low_ns, base.step_ns, base.high_ns) if base else None,
+        baseline_cpu_ns=base.process_cpu_ns if base else 0,
         windows=_windows(captured),
         facts=captured.facts,
         problems=tuple(captured.problems),

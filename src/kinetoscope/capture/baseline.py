@@ -19,10 +19,12 @@ class Baseline:
         self._at: list[int] = []
         self._events: list[Any] = []
         self._end = 0
+        self._cpu = 0
 
     def start(self) -> None:
         """Begin at a step boundary."""
         self._synchronize()
+        self._cpu = time.process_time_ns()
         self._mark()
 
     def next_step(self) -> None:
@@ -34,6 +36,7 @@ class Baseline:
         self._mark()
         self._synchronize()
         self._end = time.perf_counter_ns()
+        self._cpu = time.process_time_ns() - self._cpu
 
     def cut_off(self) -> dict[str, Any]:
         """The summary of the complete steps, when the program ended in the middle of one."""
@@ -82,6 +85,7 @@ class Baseline:
             "low_ns": round(low),
             "high_ns": round(high),
             "host_median_ns": round(median(host)),
+            "process_cpu_ns": round(self._cpu / self.steps),
         }
         if device:
             facts["device_median_ns"] = round(median(device))

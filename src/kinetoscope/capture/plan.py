@@ -130,8 +130,9 @@ def _seconds(plan: Plan, period_s: float) -> float:
     steps = (
         plan.baseline
         + plan.samples
-        + _INFLATION["light"] * (plan.light + plan.warm_up)
-        + _INFLATION["full"] * (plan.full + plan.warm_up)
+        + 2 * plan.warm_up
+        + _INFLATION["light"] * plan.light
+        + _INFLATION["full"] * plan.full
         + _INFLATION["lines"] * plan.lines
     )
     return steps * period_s

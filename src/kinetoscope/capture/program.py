@@ -52,8 +52,9 @@ class Program:
             ) from error
         self._set_path(str(path.resolve().parent))
         sys.argv = [self.target, *self.arguments]
-        main = _main_module(self.target, None, SourceFileLoader("__main__", self.target))
-        return compile(source, self.target, "exec", dont_inherit=True), main
+        file = str(path.absolute())
+        main = _main_module(file, None, SourceFileLoader("__main__", file))
+        return compile(source, file, "exec", dont_inherit=True), main
 
     def _folder(self, path: Path) -> tuple[types.CodeType, types.ModuleType]:
         inner = path / "__main__.py"

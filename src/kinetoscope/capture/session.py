@@ -239,6 +239,8 @@ class Session:
 
     def _why_nothing(self) -> str:
         marks = self.finder.current
+        if "torch" not in sys.modules:
+            return "the program never imported torch"
         if not self.finder.marks:
             return (
                 "no step was seen: no optimizer step, DataLoader, backward, graph replay or module "

@@ -103,6 +103,7 @@ class CaptureInfo(msgspec.Struct, frozen=True):
         step_label: the same for people, such as `AdamW.step`.
         baseline_steps: steps that were timed without a profiler; 0 when there was no time.
         baseline_ns: their step time, with its own spread.
+        baseline_cpu_ns: processor time of the process in a step, all threads together.
         facts: versions, settings, objects, utilisation; see docs/capture.md.
         problems: what went wrong or is missing, in words.
     """
@@ -112,6 +113,7 @@ class CaptureInfo(msgspec.Struct, frozen=True):
     steady: bool
     baseline_steps: int = 0
     baseline_ns: NsRange | None = None
+    baseline_cpu_ns: int = 0
     windows: tuple[WindowInfo, ...] = ()
     facts: dict[str, Any] = {}
     problems: tuple[str, ...] = ()

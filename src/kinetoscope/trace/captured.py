@@ -15,12 +15,16 @@ KEY = "kinetoscope"
 
 
 class Baseline(msgspec.Struct, frozen=True):
-    """Steps without a profiler; `low_ns` to `high_ns` is their own spread."""
+    """Steps without a profiler; `low_ns` to `high_ns` is their own spread.
+
+    `process_cpu_ns` is processor time of all the process's threads in a step.
+    """
 
     steps: int
     step_ns: int
     low_ns: int
     high_ns: int
+    process_cpu_ns: int = 0
 
 
 class Recorded(msgspec.Struct, frozen=True):

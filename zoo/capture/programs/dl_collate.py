@@ -15,13 +15,14 @@ def pad_batch(samples):
     longest = max(len(tokens) for tokens, _ in samples)
     rows = []
     for tokens, _ in samples:
-        rows.append([*tokens, *[0 for _ in range(4 * longest - len(tokens))]])  # PLANT
-    return torch.tensor(rows)[:, :longest], torch.tensor([label for _, label in samples])
+        rows.append([*tokens, *[0] * (longest - len(tokens))])
+    padded = torch.tensor(rows)  # PLANT
+    return padded, torch.tensor([label for _, label in samples])
 
 
 def main():
     torch.manual_seed(0)
-    data = [(list(range(1, 300 + i % 200)), i % 2) for i in range(200)] * 1000
+    data = [(list(range(1, 400 + i % 100)), i % 2) for i in range(200)] * 1000
     model = nn.Sequential(nn.EmbeddingBag(600, 16), nn.Linear(16, 2))
     optimizer = torch.optim.Adagrad(model.parameters(), lr=0.01)
     loader = DataLoader(data, batch_size=32, collate_fn=pad_batch)
