@@ -48,7 +48,7 @@ def test_the_baseline_is_about_two_seconds() -> None:
     plan = make_plan(0.01, CaptureOptions(), start=7, steady=True)
     assert plan.start == 7
     assert plan.baseline == 200
-    assert plan.full == 40
+    assert plan.full == 20
 
 
 def test_batches_that_workers_prepared_are_used_up_before_a_window() -> None:

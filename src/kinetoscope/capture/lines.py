@@ -14,7 +14,7 @@ from typing import Any
 
 from kinetoscope.capture.paths import is_program_file
 
-LONGEST_S = 3.0
+LONGEST_S = 2.0
 """The program stands still while the tree is walked."""
 
 

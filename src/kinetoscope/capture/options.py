@@ -23,7 +23,7 @@ class CaptureOptions:
     """
 
     budget_s: float = 60.0
-    size_bytes: int = 500_000_000
+    size_bytes: int = 200_000_000
     stop_after: bool = False
     folder: Path | None = None
     find_steps: bool = True

@@ -100,7 +100,7 @@ def make_plan(
         start=start,
         baseline=_count(min(2.0, 0.15 * budget) / period_s, 5, 5000),
         light=_count(0.5 / period_s, 5, 200),
-        full=_count(0.4 / period_s, 4, 50),
+        full=_count(0.2 / period_s, 4, 20),
         lines=1,
         samples=_count(min(1.5, 0.05 * budget) / period_s, 2, 2000),
         warm_up=warm_up,

@@ -44,7 +44,7 @@ Outputs: .json .md .html .txt are results, .json.gz is the recording itself.
 @click.option(
     "--max-size",
     metavar="SIZE",
-    default="500MB",
+    default="200MB",
     show_default=True,
     help="Largest trace of the full window, before compression.",
 )
