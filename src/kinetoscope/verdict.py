@@ -176,6 +176,7 @@ def _confidence(analysis: Analysis, lead: float) -> float:
     return round(max(value, 0.1), 2)
 
 
+_KERNEL_LABELS = (BANDWIDTH_LABEL, HOST_BANDWIDTH_LABEL)
 _SENTENCES: dict[str, str] = {
     "data_loading": "The device waits for input {share} of the step; most of it is {label}.",
     "communication": "Communication takes {share} of the step; most of it is {label}.",
@@ -193,7 +194,12 @@ _HOST_SENTENCES = {
 
 def _sentence(scores: Scores, healthy: bool, lines: Sequence[Budget], analysis: Analysis) -> str:
     named = scores.bottleneck
-    largest = next((line.label for line in lines if line.class_ == named), "not in a known class")
+    kernels = named == scores.kernels
+    # Both kinds of kernels are named by the one class, so the larger one is to be named.
+    mine = [
+        line for line in lines if line.class_ == named or (kernels and line.label in _KERNEL_LABELS)
+    ]
+    largest = mine[0].label if mine else "not in a known class"
     templates = _SENTENCES if analysis.device else _HOST_SENTENCES
     text = templates[named].format(share=percent(scores.share), label=largest)
     return f"{text} Nothing found is worth a fix." if healthy else text

@@ -17,7 +17,7 @@ from kinetoscope.metrics.coverage import Coverage, launch_coverage
 from kinetoscope.metrics.device import DeviceActivity, device_activity
 from kinetoscope.metrics.idle import Gaps, IdlePieces, explain, find_gaps
 from kinetoscope.metrics.intervals import Intervals, clip, empty, intersect, measure, union
-from kinetoscope.metrics.overhead import RELATIVE_ERROR
+from kinetoscope.metrics.overhead import LEAST, MOST
 from kinetoscope.metrics.ranks import Matches, match_ranks
 from kinetoscope.metrics.step_time import StepTimes, step_times
 from kinetoscope.metrics.stretches import HostTime, host_time
@@ -212,7 +212,7 @@ class Analysis:
         if real is not None:
             pinned = _solve(lambda f: simulate(self.model, deflate=f).step_ns, float(real))
             return pinned, pinned, pinned
-        return 1.0, 0.0, 1.0 + RELATIVE_ERROR
+        return 1.0, LEAST, MOST
 
     @property
     def deflations(self) -> tuple[float, float, float]:
@@ -278,13 +278,16 @@ class Analysis:
         high = high or mid
         mid_f, slow_f, fast_f = self._deflation
 
-        def speedup(change: Change, deflate: float) -> float:
-            base = self._base_ns(deflate)
-            return max(base / max(simulate(self.model, change, deflate=deflate).step_ns, 1.0), 1.0)
+        def after(change: Change, deflate: float) -> float:
+            return max(simulate(self.model, change, deflate=deflate).step_ns, 1.0)
 
-        middle = speedup(mid, mid_f)
-        lows = [speedup(low, f) for f in {slow_f, fast_f}]
-        highs = [speedup(high, f) for f in {slow_f, fast_f}]
+        base = {f: self._base_ns(f) for f in {mid_f, slow_f, fast_f}}
+        middle = max(base[mid_f] / after(mid, mid_f), 1.0)
+        # Profiling may have inflated what the fix removes and what it leaves to a different
+        # degree, so the likely step is also set against the slowest and the fastest remainder.
+        slowest, fastest = after(low, slow_f), after(high, fast_f)
+        lows = [base[slow_f] / slowest, base[mid_f] / slowest, base[fast_f] / after(low, fast_f)]
+        highs = [base[fast_f] / fastest, base[mid_f] / fastest, base[slow_f] / after(high, slow_f)]
         slack = 1.0 + max(self.replay_error - 0.05, 0.0)
         bottom = max(min(*lows, middle) / slack, 1.0)
         top = max(*highs, middle) * slack

@@ -65,13 +65,11 @@ def find_loops(trace: Trace) -> tuple[Loop, ...]:
     loops = []
     for period in _periods(key):
         same = np.append(key[period:] == key[:-period], np.zeros(period, dtype=bool))
-        blocked = np.concatenate(([0], np.cumsum(~free)))
         for first, length in _runs(same, period * (MIN_REPEATS - 1)):
             stop = first + (length + period) // period * period
-            if blocked[stop] > blocked[first]:
+            if not free[first:stop].all():
                 continue
             free[first:stop] = False
-            blocked = np.concatenate(([0], np.cumsum(~free)))
             loops.append(_loop(trace, nodes[first:stop], period))
     return tuple(loops)
 

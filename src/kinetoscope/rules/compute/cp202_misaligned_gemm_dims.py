@@ -92,7 +92,8 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
         return
     bad = np.array([bool(n) for n in _culprits(analysis, costs, index)], dtype=bool)
     ns = analysis.trace.column("dur_ns")[costs.rows]
-    roof = np.array([device.flop_per_ns(Math(m)) for m in costs.math[index]])
+    units, unit = np.unique(costs.math[index], return_inverse=True)
+    roof = np.array([device.flop_per_ns(Math(m)) for m in units])[unit]
     reached = costs.flop[index] / np.maximum(ns[index] * roof, 1e-9)
     good_rate = _aligned_rate(reached[~bad], ns[index][~bad], options.usual_rate)
     memory = costs.bytes[index] / device.achievable_bytes_per_ns
