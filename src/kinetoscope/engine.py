@@ -11,6 +11,7 @@ from kinetoscope.analysis import Analysis
 from kinetoscope.analysis.budgeting import budget
 from kinetoscope.analysis.captured import (
     capture_info,
+    capture_notes,
     options_for,
     with_compile_lines,
     with_worker_lines,
@@ -125,7 +126,7 @@ def examine_job(
     findings = with_compile_lines(lead, with_worker_lines(lead, findings))
     lines = budget(lead)
     step_time = lead.step_time
-    notes = notes_for(lead, job)
+    notes = (*capture_notes(lead.trace), *notes_for(lead, job))
     diagnosis = Diagnosis(
         schema_version=SCHEMA_VERSION,
         kinetoscope=kinetoscope.__version__,
@@ -155,9 +156,7 @@ def _analyses(job: Job, options: DiagnoseOptions) -> tuple[Analysis, ...]:
     real = options.real_step_ms
     real_ns = round(real * 1e6) if real is not None else None
     analyses = tuple(
-        Analysis(
-            trace, options_for(trace, real_step_ns=real_ns, source_root=options.source_root)
-        )
+        Analysis(trace, options_for(trace, real_step_ns=real_ns, source_root=options.source_root))
         for trace in job.traces
     )
     for analysis in analyses:

@@ -1,10 +1,10 @@
 """Capture from inside a program: `profile`, `steps`, `step`.
 
-    with kinetoscope.profile() as p:
-        for batch in loader:
-            train(batch)
-            p.step()
-    print(p)
+with kinetoscope.profile() as p:
+    for batch in loader:
+        train(batch)
+        p.step()
+print(p)
 """
 
 from __future__ import annotations

@@ -60,5 +60,19 @@ def test_even_marks_are_steady() -> None:
     assert _finder(OPT).steady()
 
 
+def test_batches_before_the_first_optimizer_step_are_not_the_steps() -> None:
+    finder = _finder(LOADER, BACK, rounds=60)
+    assert finder.chosen == LOADER
+    assert not finder.steady()
+    for turn in range(4):
+        finder.note(OPT, "optimizer", 1, 10.0 + turn)
+    assert finder.chosen == OPT
+
+
+def test_a_loop_without_optimizer_is_steady_in_the_end() -> None:
+    assert _finder(BACK, rounds=140).steady()
+    assert _finder(MODULE, rounds=9).steady()
+
+
 def test_few_marks_choose_nothing() -> None:
     assert _finder(OPT, rounds=3).chosen is None

@@ -49,7 +49,7 @@ def test_a_full_disk_leaves_the_plain_trace(tmp_path: Path) -> None:
     plain = _plain(tmp_path)
     (tmp_path / "full.json.gz").mkdir()
     packer = Packer(plain)
-    with pytest.raises(OSError):
+    with pytest.raises(OSError, match="directory"):
         packer.finish({})
     assert plain.exists()
 

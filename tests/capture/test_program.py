@@ -20,7 +20,12 @@ print(pickle.loads(pickle.dumps(Here())).__class__ is Here)
 def _both(folder: Path, *words: str) -> tuple[subprocess.CompletedProcess[str], ...]:
     def run(*command: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [sys.executable, *command], cwd=folder, capture_output=True, text=True, timeout=60
+            [sys.executable, *command],
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
         )
 
     return run(*words), run("-m", "kinetoscope", "run", *words)

@@ -13,6 +13,7 @@ import multiprocessing as mp
 import os
 import sys
 import time
+from importlib import import_module
 from pathlib import Path
 
 NAMES = """
@@ -77,14 +78,13 @@ def main() -> None:
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
     end = time.monotonic() + args.limit
-    import polars  # noqa: F401
-    import torch  # noqa: F401
-    import torch._dynamo  # noqa: F401
-
-    import kinetoscope.engine  # noqa: F401
+    for name in ("polars", "torch", "torch._dynamo", "kinetoscope.engine"):
+        import_module(name)
 
     context = mp.get_context("fork")
-    print("| program | class | finding | line | true ms | stated ms | error | light | full | steps |")
+    print(
+        "| program | class | finding | line | true ms | stated ms | error | light | full | steps |"
+    )
     for name in args.names or NAMES:
         if time.monotonic() > end:
             print(f"| {name} | not run |")

@@ -39,8 +39,10 @@ def main() -> None:
         args.truth.write_text(json.dumps(truth))
     end = time.monotonic() + args.seconds
     count = 0
-    while harness.agree(int(time.monotonic() < end)) if harness.WORLD > 1 else (
-        time.monotonic() < end
+    while (
+        harness.agree(int(time.monotonic() < end))
+        if harness.WORLD > 1
+        else (time.monotonic() < end)
     ):
         step()
         count += 1

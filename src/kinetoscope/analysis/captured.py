@@ -66,6 +66,26 @@ def _windows(captured: Sidecar) -> tuple[WindowInfo, ...]:
     return tuple(rows)
 
 
+def capture_notes(trace: Trace) -> tuple[str, ...]:
+    """How the step time was measured, what each window cost, and what went wrong."""
+    info = capture_info(trace)
+    if info is None:
+        return ()
+    notes = list(info.problems)
+    if info.baseline_ns is not None:
+        windows = ", ".join(
+            f"{window.name} window {window.overhead:+.0%}"
+            for window in info.windows
+            if window.overhead is not None
+        )
+        notes.insert(
+            0,
+            f"The step time is measured, without a profiler, over {info.baseline_steps:,} steps "
+            f"marked by {info.step_label}. Profiling changed it: {windows or 'not recorded'}.",
+        )
+    return tuple(notes)
+
+
 def with_worker_lines(analysis: Analysis, findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
     """Add the hottest lines of the loader's worker processes to the findings about them."""
     captured = analysis.trace.sidecar

@@ -15,6 +15,9 @@ _KEPT = 64
 _LEAST = {"user": 2, "profiler": 2}
 """Marks that are needed before a kind counts."""
 _USUAL = 4
+_CALLS = 8
+_ACCUMULATED = 130
+"""More batches than this are hardly accumulated before an optimizer step."""
 _OUTER = 64
 """A mark that is so many times rarer than the most frequent one of its kind is no step."""
 
@@ -77,9 +80,22 @@ class StepFinder:
         return None if self.chosen is None else self.marks[self.chosen]
 
     def steady(self) -> bool:
-        """Are the chosen steps steady?"""
+        """Are the chosen steps steady, and is it certain that they are the steps?"""
         marks = self.current
-        return marks is not None and is_steady(marks.periods)
+        return marks is not None and self._certain(marks) and is_steady(marks.periods)
+
+    def _certain(self, marks: Marks) -> bool:
+        """Could a more trusted mark still come?
+
+        With gradient accumulation many batches pass before the first optimizer step, and an
+        optimizer that has stepped needs a few more steps to be counted.
+        """
+        if RANKED.index(marks.kind) <= RANKED.index("optimizer"):
+            return True
+        kinds = {other.kind for other in self.marks.values()}
+        if "optimizer" in kinds or "backward" in kinds:
+            return marks.count >= _ACCUMULATED
+        return marks.count >= _CALLS
 
 
 def _outermost(marks: dict[Key, Marks]) -> Key:

@@ -88,7 +88,9 @@ def _device_checks(torch: Any) -> Iterator[Check]:
             "ok" if torch.version.cuda is None else "missing",
             "device",
             "none: programs run on the CPU, and recordings speak of the host alone",
-            "" if torch.version.cuda is None else "nvidia-smi should list the device; check the "
+            ""
+            if torch.version.cuda is None
+            else "nvidia-smi should list the device; check the "
             "driver, and the container's --gpus option.",
         )
         return

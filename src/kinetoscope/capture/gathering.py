@@ -36,9 +36,7 @@ def hand_in(trace: Path | None, place: Place, name: str) -> None:
     part.replace(target)
 
 
-def gather(
-    place: Place, ranks: Sequence[int], name: str, say: Callable[[str], None]
-) -> list[Path]:
+def gather(place: Place, ranks: Sequence[int], name: str, say: Callable[[str], None]) -> list[Path]:
     """Wait for all ranks and return their recordings; says which ones are missing."""
     until = time.monotonic() + PATIENCE_S
     waiting = set(ranks)
@@ -46,8 +44,7 @@ def gather(
         waiting -= {
             rank
             for rank in waiting
-            if _recorded(place.folder, rank, name).exists()
-            or _missing(place.folder, rank).exists()
+            if _recorded(place.folder, rank, name).exists() or _missing(place.folder, rank).exists()
         }
         if not waiting or time.monotonic() > until:
             break

@@ -43,8 +43,8 @@ class Program:
         if path.is_dir():
             return self._folder(path)
         try:
-            with io.open_code(str(path.resolve())) as file:
-                source = file.read()
+            with io.open_code(str(path.resolve())) as opened:
+                source = opened.read()
         except OSError as error:
             raise UsageError(
                 f"cannot run {self.target}: {error.strerror}",
@@ -54,7 +54,7 @@ class Program:
         sys.argv = [self.target, *self.arguments]
         file = str(path.absolute())
         main = _main_module(file, None, SourceFileLoader("__main__", file))
-        return compile(source, file, "exec", dont_inherit=True), main
+        return _compiled(source, file), main
 
     def _folder(self, path: Path) -> tuple[types.CodeType, types.ModuleType]:
         inner = path / "__main__.py"
@@ -66,7 +66,7 @@ class Program:
         self._set_path(self.target)
         sys.argv = [self.target, *self.arguments]
         main = _main_module(str(inner), None, SourceFileLoader("__main__", str(inner)))
-        return compile(inner.read_bytes(), str(inner), "exec", dont_inherit=True), main
+        return _compiled(inner.read_bytes(), str(inner)), main
 
     def _module(self) -> tuple[types.CodeType, types.ModuleType]:
         self._set_path(str(Path.cwd()))
@@ -102,6 +102,11 @@ class Program:
             if sys.path and _is_ours(sys.path[0]):
                 sys.path.pop(0)
             sys.path.insert(0, first)
+
+
+def _compiled(source: bytes, file: str) -> types.CodeType:
+    code: types.CodeType = compile(source, file, "exec", dont_inherit=True)
+    return code
 
 
 def _is_ours(entry: str) -> bool:

@@ -15,7 +15,7 @@ from kinetoscope.errors import UsageError
 _KEY = "kinetoscope/plan"
 MARGIN_STEPS = 6
 MARGIN_S = 0.3
-"""So many steps and seconds lie between the lead's decision and the baseline, for others to hear."""
+"""So many steps and seconds lie between the decision and the baseline, for others to hear of it."""
 
 
 @dataclass(frozen=True)

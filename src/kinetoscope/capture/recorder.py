@@ -22,6 +22,7 @@ from kinetoscope.capture.windows import Window
 
 Problem = Callable[[str], None]
 
+
 class _Phase(Protocol):
     """A phase: `next_step` comes at every step boundary between `begin` and `end`."""
 

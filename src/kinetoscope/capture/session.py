@@ -60,9 +60,7 @@ class Recording:
 class Session:
     """One capture in this process. `note` is called at every mark that a seam sees."""
 
-    def __init__(
-        self, options: CaptureOptions, say: Say, place: Place | None = None
-    ) -> None:
+    def __init__(self, options: CaptureOptions, say: Say, place: Place | None = None) -> None:
         self.options = options
         self.say = say
         self.place = place or Place(0, 1, "")
@@ -73,9 +71,7 @@ class Session:
         self.index = 0
         self.plan: Plan | None = None
         self.folder = options.folder or Path(tempfile.mkdtemp(prefix="kinetoscope-"))
-        self.recorder = Recorder(
-            self.folder, options, self._problem, together=self.place.many
-        )
+        self.recorder = Recorder(self.folder, options, self._problem, together=self.place.many)
         self._pid = os.getpid()
         self._first: float | None = None
         self._until = 0
