@@ -25,7 +25,15 @@ def _modules_after(code: str) -> set[str]:
 
 
 def test_the_public_names() -> None:
-    assert kinetoscope.__all__ == ["DiagnoseOptions", "__version__", "diagnose", "load"]
+    assert kinetoscope.__all__ == [
+        "DiagnoseOptions",
+        "__version__",
+        "diagnose",
+        "load",
+        "profile",
+        "step",
+        "steps",
+    ]
     assert set(kinetoscope.__all__) <= set(dir(kinetoscope))
 
 
@@ -44,7 +52,7 @@ def test_the_import_is_free() -> None:
 
 
 @pytest.mark.parametrize(
-    "words", [["--help"], ["analyze", "--help"], ["--version"], ["demo", "-h"]]
+    "words", [["--help"], ["analyze", "--help"], ["--version"], ["demo", "-h"], ["run", "--help"]]
 )
 def test_help_loads_nothing_heavy(words: list[str]) -> None:
     loaded = _modules_after(f"from kinetoscope.cli import run; assert run({words!r}) == 0")

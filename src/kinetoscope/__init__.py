@@ -14,17 +14,23 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from kinetoscope.capture.sharing import step as step
     from kinetoscope.engine import DiagnoseOptions as DiagnoseOptions
     from kinetoscope.engine import diagnose as diagnose
+    from kinetoscope.recording import profile as profile
+    from kinetoscope.recording import steps as steps
     from kinetoscope.trace.readers import read as load
 
 __version__ = "0.1.0"
 
-__all__ = ["DiagnoseOptions", "__version__", "diagnose", "load"]
+__all__ = ["DiagnoseOptions", "__version__", "diagnose", "load", "profile", "step", "steps"]
 
 _HOMES = {
     "DiagnoseOptions": ("kinetoscope.engine", "DiagnoseOptions"),
     "diagnose": ("kinetoscope.engine", "diagnose"),
+    "profile": ("kinetoscope.recording", "profile"),
+    "step": ("kinetoscope.capture.sharing", "step"),
+    "steps": ("kinetoscope.recording", "steps"),
     "load": ("kinetoscope.trace.readers", "read"),
 }
 

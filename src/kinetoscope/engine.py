@@ -7,8 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import kinetoscope
-from kinetoscope.analysis import Analysis, AnalysisOptions
+from kinetoscope.analysis import Analysis
 from kinetoscope.analysis.budgeting import budget
+from kinetoscope.analysis.captured import (
+    capture_info,
+    capture_notes,
+    options_for,
+    with_compile_lines,
+    with_worker_lines,
+)
 from kinetoscope.analysis.job import leading
 from kinetoscope.metrics.device import device_timeline
 from kinetoscope.result import (
@@ -20,6 +27,7 @@ from kinetoscope.result import (
     StepTime,
 )
 from kinetoscope.result.finding import SEVERITIES
+from kinetoscope.rules.already import without_what_is_on
 from kinetoscope.rules.api import Outcome, Rule
 from kinetoscope.rules.precedence import apply_precedence
 from kinetoscope.rules.registry import all_rules, select_rules
@@ -115,9 +123,10 @@ def examine_job(
     lead = leading(analyses)
     outcomes = run_rules(lead, rules, progress)
     findings = rank(finding for outcome in outcomes for finding in outcome.findings)
+    findings = with_compile_lines(lead, with_worker_lines(lead, findings))
     lines = budget(lead)
     step_time = lead.step_time
-    notes = notes_for(lead, job)
+    notes = (*capture_notes(lead.trace), *notes_for(lead, job))
     diagnosis = Diagnosis(
         schema_version=SCHEMA_VERSION,
         kinetoscope=kinetoscope.__version__,
@@ -138,17 +147,18 @@ def examine_job(
         findings=findings,
         rules=tuple(outcome.record() for outcome in outcomes),
         notes=notes,
+        capture=capture_info(lead.trace),
     )
     return Examined(diagnosis, lead, analyses)
 
 
 def _analyses(job: Job, options: DiagnoseOptions) -> tuple[Analysis, ...]:
     real = options.real_step_ms
-    shared = AnalysisOptions(
-        real_step_ns=round(real * 1e6) if real is not None else None,
-        source_root=options.source_root,
+    real_ns = round(real * 1e6) if real is not None else None
+    analyses = tuple(
+        Analysis(trace, options_for(trace, real_step_ns=real_ns, source_root=options.source_root))
+        for trace in job.traces
     )
-    analyses = tuple(Analysis(trace, shared) for trace in job.traces)
     for analysis in analyses:
         analysis.peers = tuple(a for a in analyses if a is not analysis)
     return analyses
@@ -163,7 +173,9 @@ def run_rules(
         if progress:
             progress("rules", done, len(rules))
         outcomes.append(rule.run(analysis))
-    return apply_precedence(outcomes)
+    captured = analysis.trace.sidecar
+    known = without_what_is_on(outcomes, captured.facts if captured else None)
+    return apply_precedence(known)
 
 
 def rank(findings: object) -> tuple[Finding, ...]:

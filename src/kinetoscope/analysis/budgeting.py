@@ -70,6 +70,11 @@ def budget(analysis: Analysis) -> tuple[Budget, ...]:
     """
     target = analysis.step_time.mid
     lines = recorded_lines(analysis)
+    captured = analysis.trace.sidecar
+    if captured is not None and captured.light is not None and captured.light.lines:
+        from kinetoscope.analysis.light import with_light
+
+        lines = with_light(analysis, lines, captured.light)
     if not lines or sum(line.ns for line in lines) == 0:
         return (Budget("unattributed", "nothing recorded", target, 1.0),)
     fixed = sum(line.ns for line in lines if not line.host) / analysis.steps

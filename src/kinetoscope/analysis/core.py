@@ -43,10 +43,12 @@ class AnalysisOptions:
 
     Attributes:
         real_step_ns: unprofiled step time, ns; pins the profiling overhead.
+        real_range: the same with its own spread, when it was measured.
         source_root: folder with the program's sources.
     """
 
     real_step_ns: int | None = None
+    real_range: NsRange | None = None
     source_root: Path | None = None
 
 
@@ -229,6 +231,8 @@ class Analysis:
         recorded = self.step_ns
         if self.options.real_step_ns is not None:
             real = self.options.real_step_ns
+            if self.options.real_range is not None:
+                return self.options.real_range
             return NsRange(real, real, real)
         mid_f, _, low_f = self._deflation
         scale = recorded / self._base_ns(0.0)

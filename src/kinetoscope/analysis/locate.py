@@ -1,8 +1,8 @@
 """From events to places in the user's program: function, module, and the exact line if known.
 
 Torch's stack events carry the first line of a *function*. The line of the call itself is known
-only from `CallFrom` (torch 2.15 and later), from `Call stack` (old traces), or from a look into
-the source file; `Location.exact` says which one it is.
+only from our own capture, from `CallFrom` (torch 2.15 and later), from `Call stack` (old traces),
+or from a look into the source file; `Location.exact` says which one it is.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ from pathlib import Path
 
 import numpy as np
 
+from kinetoscope.analysis.recorded_lines import RecordedLines
 from kinetoscope.analysis.sources import SourceTree
 from kinetoscope.result import Location
-from kinetoscope.trace.frames import is_user_file, parse_call_stack
+from kinetoscope.trace.frames import Frame, is_user_file, parse_call_stack
 from kinetoscope.trace.trace import IntArray, Trace
 
 
@@ -35,6 +36,8 @@ class Locator:
         self._trace = trace
         self._sources = SourceTree(source_root)
         self._paths: dict[int, str] = {}
+        captured = trace.sidecar
+        self._recorded = RecordedLines(trace, captured.lines) if captured else None
 
     @cached_property
     def _names(self) -> IntArray:
@@ -92,19 +95,31 @@ class Locator:
         node = self.nodes(rows)
         module = np.where(node >= 0, self._trace.tree.module[np.maximum(node, 0)], -1)
         name = np.where(frames >= 0, self._names[self._trace.tree.rows[np.maximum(frames, 0)]], -1)
-        found: dict[tuple[int, str | None], list[int]] = {}
-        for i in range(rows.size) if rows.size <= _MOST_ROWS else _heaviest(weights):
-            key = (int(name[i]), self._class_path(int(module[i])))
+        some = range(rows.size) if rows.size <= _MOST_ROWS else _heaviest(weights)
+        line = self._lines(node, frames, some)
+        found: dict[tuple[int, str | None, int], list[int]] = {}
+        for i in some:
+            key = (int(name[i]), self._class_path(int(module[i])), int(line[i]))
             found.setdefault(key, []).append(int(i))
         groups = sorted(found.items(), key=lambda item: -int(weights[item[1]].sum()))
-        groups = [g for g in groups if g[0] != (-1, None)] or groups
+        groups = [g for g in groups if g[0][:2] != (-1, None)] or groups
         places = (self._location(key, rows[members], calls) for key, members in groups[:top])
         return tuple(place for place in places if place is not None)
 
+    def _lines(self, node: IntArray, frames: IntArray, some: Sequence[int]) -> IntArray:
+        """Recorded line of each of some rows, in its frame; 0: unknown."""
+        found = np.zeros(node.size, dtype=np.int64)
+        if self._recorded is not None:
+            chosen = np.fromiter(some, dtype=np.int64)
+            user = self._trace.tree.user_frame
+            same = (node[chosen] >= 0) & (user[np.maximum(node[chosen], 0)] == frames[chosen])
+            found[chosen] = self._recorded.of(np.where(same, node[chosen], -1))
+        return found
+
     def _location(
-        self, key: tuple[int, str | None], rows: IntArray, calls: Sequence[str]
+        self, key: tuple[int, str | None, int], rows: IntArray, calls: Sequence[str]
     ) -> Location | None:
-        name_id, module = key
+        name_id, module, captured = key
         exact = self._recorded_line(rows)
         if exact is not None:
             file, line, function = exact
@@ -116,7 +131,7 @@ class Locator:
         frame = self._trace.tree.frames.get(name_id)
         if frame is None:
             return None
-        called = self._sources.call_line(frame, calls) if calls else None
+        called = captured or self._guessed_line(frame, calls)
         snippet = self._sources.line(frame.file, called or frame.line)
         return Location(
             file=frame.file,
@@ -127,6 +142,13 @@ class Locator:
             count=rows.size,
             snippet=snippet,
         )
+
+    def _guessed_line(self, frame: Frame, calls: Sequence[str]) -> int | None:
+        """The only call that fits, by the source; else the line that was sampled most."""
+        line = self._sources.call_line(frame, calls) if calls else None
+        if line is None and self._recorded is not None:
+            line = self._recorded.sampled_line(frame)
+        return line
 
     def _recorded_line(self, rows: IntArray) -> tuple[str, int, str] | None:
         """The innermost user line of a recorded call stack of any of the rows' operators."""

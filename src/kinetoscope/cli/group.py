@@ -8,7 +8,7 @@ import click
 
 from kinetoscope import __version__
 
-COMMANDS = ("demo", "analyze", "report", "rules")
+COMMANDS = ("demo", "run", "analyze", "report", "rules", "doctor")
 
 
 class _LazyGroup(click.Group):
@@ -44,6 +44,7 @@ class _LazyGroup(click.Group):
 EPILOG = """\b
 Start with:
   kinetoscope demo
+  kinetoscope run train.py
   kinetoscope analyze trace.json.gz
 """
 

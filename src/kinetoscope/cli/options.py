@@ -60,3 +60,36 @@ def split_codes(values: tuple[str, ...]) -> tuple[str, ...]:
     """Return the code prefixes of repeatable comma lists, in upper case."""
     parts = (part.strip().upper() for value in values for part in value.split(","))
     return tuple(part for part in parts if part)
+
+
+_TIMES = {"ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
+_SIZES = {"": 1.0, "B": 1.0, "KB": 1e3, "MB": 1e6, "GB": 1e9}
+
+
+def parse_time(text: str) -> float:
+    """Return the seconds of `30s`, `2m` or a plain number of seconds.
+
+    Raises:
+        UsageError: not a time above zero.
+    """
+    return _number(text, {"": 1.0, **_TIMES}, "a time", "30s or 2m")
+
+
+def parse_size(text: str) -> int:
+    """Return the bytes of `500MB`.
+
+    Raises:
+        UsageError: not a size above zero.
+    """
+    return int(_number(text.upper(), _SIZES, "a size", "500MB or 2GB"))
+
+
+def _number(text: str, units: dict[str, float], what: str, example: str) -> float:
+    import re
+
+    from kinetoscope.errors import UsageError
+
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
+    if match is None or match[2] not in units or float(match[1]) <= 0:
+        raise UsageError(f"{text!r} is not {what}", hint=f"Write it as {example}.")
+    return float(match[1]) * units[match[2]]

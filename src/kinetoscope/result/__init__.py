@@ -5,6 +5,7 @@ from __future__ import annotations
 from kinetoscope.result.diagnosis import (
     SCHEMA_VERSION,
     Budget,
+    CaptureInfo,
     Damage,
     DeviceInfo,
     DeviceTimeline,
@@ -14,6 +15,7 @@ from kinetoscope.result.diagnosis import (
     RuleOutcome,
     StepTime,
     Verdict,
+    WindowInfo,
 )
 from kinetoscope.result.finding import (
     Evidence,
@@ -37,6 +39,7 @@ __all__ = [
     "BottleneckClass",
     "Budget",
     "BudgetClass",
+    "CaptureInfo",
     "Damage",
     "DeviceInfo",
     "DeviceTimeline",
@@ -56,4 +59,5 @@ __all__ = [
     "StepSource",
     "StepTime",
     "Verdict",
+    "WindowInfo",
 ]

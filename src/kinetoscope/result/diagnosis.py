@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 from kinetoscope.result.finding import Finding
@@ -79,6 +81,44 @@ class StepTime(msgspec.Struct, frozen=True):
     recorded_ns: int
 
 
+class WindowInfo(msgspec.Struct, frozen=True):
+    """One profiled window of our own capture.
+
+    Attributes:
+        step_ns: step time inside the window.
+        overhead: step time in the window / without a profiler - 1; None when not measured.
+    """
+
+    name: str
+    steps: int
+    step_ns: int
+    overhead: float | None = None
+
+
+class CaptureInfo(msgspec.Struct, frozen=True):
+    """How our own capture recorded, and what it saw of the program and the machine.
+
+    Attributes:
+        step_source: what marked the steps: optimizer, loader, backward, graph, module, user.
+        step_label: the same for people, such as `AdamW.step`.
+        baseline_steps: steps that were timed without a profiler; 0 when there was no time.
+        baseline_ns: their step time, with its own spread.
+        baseline_cpu_ns: processor time of the process in a step, all threads together.
+        facts: versions, settings, objects, utilisation; see docs/capture.md.
+        problems: what went wrong or is missing, in words.
+    """
+
+    step_source: str | None
+    step_label: str | None
+    steady: bool
+    baseline_steps: int = 0
+    baseline_ns: NsRange | None = None
+    baseline_cpu_ns: int = 0
+    windows: tuple[WindowInfo, ...] = ()
+    facts: dict[str, Any] = {}
+    problems: tuple[str, ...] = ()
+
+
 class Budget(msgspec.Struct, frozen=True):
     """One line of the time budget; the lines sum to `StepTime.time_ns.mid`."""
 
@@ -129,3 +169,4 @@ class Diagnosis(msgspec.Struct, frozen=True):
     findings: tuple[Finding, ...]
     rules: tuple[RuleOutcome, ...]
     notes: tuple[str, ...] = ()
+    capture: CaptureInfo | None = None

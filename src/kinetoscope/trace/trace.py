@@ -14,6 +14,7 @@ from kinetoscope.result.diagnosis import Damage
 
 if TYPE_CHECKING:
     from kinetoscope.trace.calltree import CallTree
+    from kinetoscope.trace.captured import Sidecar
     from kinetoscope.trace.links import Links
     from kinetoscope.trace.steps import Steps
 
@@ -64,7 +65,7 @@ class Header:
     with_stack: bool | None = None
     profile_memory: bool | None = None
     metadata: dict[str, Any] = field(default_factory=dict)
-    """Every other small top-level value, as read."""
+    """Every other small top-level value, as read; and what our own capture wrote, of any size."""
 
 
 @dataclass(frozen=True)
@@ -120,6 +121,13 @@ class Trace:
     def column(self, name: str) -> npt.NDArray[Any]:
         """One column of `events` as a read-only numpy array without a copy."""
         return self.events.get_column(name).to_numpy()
+
+    @cached_property
+    def sidecar(self) -> Sidecar | None:
+        """What our own capture measured and wrote into the file; None for other recordings."""
+        from kinetoscope.trace.captured import sidecar_of
+
+        return sidecar_of(self.header.metadata)
 
     @cached_property
     def tree(self) -> CallTree:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
+from kinetoscope.trace.captured import KEY
 from kinetoscope.trace.readers._repair import Repairs, mend_text
 from kinetoscope.trace.trace import DeviceProperties, Header
 
@@ -67,7 +68,7 @@ def make_header(values: Mapping[str, Any], *, base_time_ns: int, vendor: str | N
     """The header of the top-level values; what has a wrong type counts as not recorded."""
     distributed = values.get("distributedInfo")
     distributed = distributed if isinstance(distributed, dict) else {}
-    metadata = {k: v for k, v in values.items() if k not in _KNOWN and _is_small(v)}
+    metadata = {k: v for k, v in values.items() if k not in _KNOWN and (k == KEY or _is_small(v))}
     if distributed:
         metadata["distributedInfo"] = distributed
     return Header(

@@ -1,0 +1,172 @@
+"""What our own capture measured, for the analysis and for the result."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from kinetoscope.analysis.core import Analysis, AnalysisOptions
+from kinetoscope.analysis.recorded_lines import hottest
+from kinetoscope.result import CaptureInfo, Evidence, Finding, Location, NsRange, WindowInfo
+from kinetoscope.trace.captured import Sampled, Sidecar
+from kinetoscope.trace.frames import Frame
+from kinetoscope.trace.trace import Trace
+
+_COMPILE_CODES = {
+    "FW510": "graph_break",
+    "FW534": "graph_break",
+    "FW511": "recompile",
+    "FW512": "recompile",
+}
+_WORKER_CODES = ("DL101", "DL102", "DL108", "DL111", "DL116")
+"""Findings about work that loader workers do; a trace has no events of those processes."""
+
+
+def options_for(
+    trace: Trace, *, real_step_ns: int | None, source_root: Path | None
+) -> AnalysisOptions:
+    """What is known better than the trace: by the caller, else by the capture's baseline."""
+    captured = trace.sidecar
+    if real_step_ns is not None or captured is None or captured.baseline is None:
+        return AnalysisOptions(real_step_ns=real_step_ns, source_root=source_root)
+    base = captured.baseline
+    return AnalysisOptions(
+        real_step_ns=base.step_ns,
+        real_range=NsRange(base.low_ns, base.step_ns, base.high_ns),
+        source_root=source_root,
+    )
+
+
+def capture_info(trace: Trace) -> CaptureInfo | None:
+    """The part of the result that says how the recording was made; None for other recordings."""
+    captured = trace.sidecar
+    if captured is None:
+        return None
+    base = captured.baseline
+    return CaptureInfo(
+        step_source=captured.steps.source,
+        step_label=captured.steps.label,
+        steady=captured.steps.steady,
+        baseline_steps=base.steps if base else 0,
+        baseline_ns=NsRange(base.low_ns, base.step_ns, base.high_ns) if base else None,
+        baseline_cpu_ns=base.process_cpu_ns if base else 0,
+        windows=_windows(captured),
+        facts=captured.facts,
+        problems=tuple(captured.problems),
+    )
+
+
+def _windows(captured: Sidecar) -> tuple[WindowInfo, ...]:
+    base = captured.baseline
+    rows = []
+    for window in captured.windows:
+        step = window.step_ns or window.host_step_ns
+        overhead = round(step / base.step_ns - 1.0, 4) if base and base.step_ns > 0 else None
+        rows.append(WindowInfo(window.name, window.steps, step, overhead))
+    return tuple(rows)
+
+
+def capture_notes(trace: Trace) -> tuple[str, ...]:
+    """How the step time was measured, what each window cost, and what went wrong."""
+    info = capture_info(trace)
+    if info is None:
+        return ()
+    notes = list(info.problems)
+    if info.baseline_ns is not None:
+        windows = ", ".join(
+            f"{window.name} window {window.overhead:+.0%}"
+            for window in info.windows
+            if window.overhead is not None
+        )
+        notes.insert(
+            0,
+            f"The step time is measured, without a profiler, over {info.baseline_steps:,} steps "
+            f"marked by {info.step_label}. Profiling changed it: {windows or 'not recorded'}.",
+        )
+    return tuple(notes)
+
+
+def with_worker_lines(analysis: Analysis, findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
+    """Add the hottest lines of the loader's worker processes to the findings about them."""
+    captured = analysis.trace.sidecar
+    if captured is None or not captured.lines.workers:
+        return findings
+    places = worker_places(captured.lines.workers)
+    return tuple(_with(finding, places) for finding in findings)
+
+
+def worker_places(samples: list[Sampled], top: int = 2) -> tuple[Location, ...]:
+    """The functions that the workers spend their time in, innermost first, at their hottest line.
+
+    Samples count every frame of the program on the stack once, so outer functions have more of
+    them; of functions with nearly the most, the one first seen innermost is the cause.
+    """
+    functions: dict[tuple[str, int, str], int] = {}
+    for file, first, function, _, count in samples:
+        key = (file, first, function)
+        functions[key] = functions.get(key, 0) + count
+    most = max(functions.values(), default=0)
+    heavy = [key for key, count in functions.items() if count >= 0.5 * most]
+    places = []
+    for file, first, function in sorted(heavy, key=lambda key: functions[key])[:top]:
+        line = hottest(samples, Frame(file, first, function))
+        places.append(
+            Location(
+                file=file,
+                line=line or first,
+                function=function,
+                exact=line is not None,
+                count=functions[file, first, function],
+            )
+        )
+    return tuple(places)
+
+
+def with_compile_lines(analysis: Analysis, findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
+    """Put the lines and reasons that Dynamo gave to the findings about compilation."""
+    captured = analysis.trace.sidecar
+    events = captured.facts.get("compile_events") if captured else None
+    if not isinstance(events, list):
+        return findings
+    changed = []
+    for finding in findings:
+        kind = _COMPILE_CODES.get(finding.code)
+        rows = [e for e in events if isinstance(e, dict) and e.get("kind") == kind]
+        changed.append(_explained(finding, rows) if kind and rows else finding)
+    return tuple(changed)
+
+
+def _explained(finding: Finding, rows: list[dict[str, Any]]) -> Finding:
+    import msgspec
+
+    rows = sorted(rows, key=lambda row: -int(row.get("count", 0)))[:3]
+    places = tuple(
+        Location(
+            file=str(row.get("file")),
+            line=int(row.get("guard_line") or row.get("line") or 0) or None,
+            function=str(row.get("function") or "") or None,
+            exact=row.get("kind") == "graph_break" or "guard_line" in row,
+            count=int(row.get("count", 1)),
+        )
+        for row in rows
+    )
+    reasons = tuple(
+        Evidence(f"reason at line {place.line}", str(row.get("reason")), "text")
+        for row, place in zip(rows, places, strict=True)
+        if row.get("reason")
+    )
+    changed: Finding = msgspec.structs.replace(
+        finding, locations=places + finding.locations, evidence=finding.evidence + reasons
+    )
+    return changed
+
+
+def _with(finding: Finding, places: tuple[Location, ...]) -> Finding:
+    if finding.code not in _WORKER_CODES:
+        return finding
+    import msgspec
+
+    known = {(p.file, p.line) for p in finding.locations}
+    new = tuple(p for p in places if (p.file, p.line) not in known)
+    changed: Finding = msgspec.structs.replace(finding, locations=new + finding.locations)
+    return changed

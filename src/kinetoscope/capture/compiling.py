@@ -1,0 +1,134 @@
+"""Graph breaks and recompilations with their reason and line, as Dynamo itself notes them.
+
+Graph breaks go into a logger that is off by default. A handler of ours listens there without
+printing anything; it costs nothing but when something is compiled. Recompilations stand in
+Dynamo's compilation metrics, which it keeps for its last compilations anyway.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import sys
+from collections.abc import Callable
+from typing import Any
+
+_LOGGER = "torch._dynamo.symbolic_convert.__graph_breaks"
+_MOST = 50
+_PLACE = re.compile(r"Graph break.*?(?:user code )?at (?P<file>\S[^\n:]*?):(?P<line>\d+)")
+_ORIGIN = re.compile(r"# ?(?P<file>\S+\.py):(?P<line>\d+)")
+_FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>\S+)', re.M)
+
+
+class CompileEvents:
+    """Collects what Dynamo logs."""
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[str, int], dict[str, Any]] = {}
+
+    def install(self) -> Callable[[], None]:
+        """Listen from now on; returns how to stop."""
+        logger = logging.getLogger(_LOGGER)
+        handler = _Handler(self.add)
+        level, propagate = logger.level, logger.propagate
+        if not logger.isEnabledFor(logging.DEBUG):  # else the user wants to see it (TORCH_LOGS)
+            logger.propagate = False
+        logger.addHandler(handler)
+        logger.setLevel(logging.DEBUG)
+
+        def stop() -> None:
+            logger.removeHandler(handler)
+            logger.setLevel(level)
+            logger.propagate = propagate
+
+        return stop
+
+    def add(self, text: str) -> None:
+        """Take one message of Dynamo apart."""
+        match = _PLACE.search(text)
+        if match is None:
+            return
+        file, line = match["file"].strip(), int(match["line"])
+        first = {
+            "kind": "graph_break",
+            "file": file,
+            "line": line,
+            "function": _function_at(text, file, line),
+            "reason": _break_reason(text)[:300],
+            "count": 0,
+        }
+        self._found.setdefault((file, line), first)["count"] += 1
+
+    def table(self) -> list[dict[str, Any]]:
+        """Each place once, the most frequent first."""
+        rows = [*self._found.values(), *recompilations()]
+        return sorted(rows, key=lambda row: -int(row["count"]))[:_MOST]
+
+
+def recompilations() -> list[dict[str, Any]]:
+    """Functions that were compiled again, with the guard that failed last."""
+    utils = sys.modules.get("torch._dynamo.utils")
+    if utils is None:
+        return []
+    found: dict[tuple[str, int], dict[str, Any]] = {}
+    for entry in utils.get_compilation_metrics():
+        reason = getattr(entry, "recompile_reason", None)
+        file, line = getattr(entry, "co_filename", None), getattr(entry, "co_firstlineno", None)
+        if not reason or file is None or line is None:
+            continue
+        row = found.setdefault(
+            (file, line),
+            {
+                "kind": "recompile",
+                "file": file,
+                "line": line,
+                "function": str(getattr(entry, "co_name", "")),
+                "count": 0,
+            },
+        )
+        row.update(_guard(str(reason)))
+        row["count"] += 1
+    return list(found.values())
+
+
+def _guard(reason: str) -> dict[str, Any]:
+    """The guard that failed, and the line that made Dynamo set it, when it says so."""
+    text = " ".join(reason.split())
+    guard, _, origin = text.partition(" # ")
+    facts: dict[str, Any] = {"reason": guard.strip()[:300]}
+    match = _ORIGIN.search(origin)
+    if match is not None:
+        facts["guard_line"] = int(match["line"])
+    return facts
+
+
+def _function_at(text: str, file: str, line: int) -> str:
+    """The function of a line, by the traceback in the message."""
+    for match in _FRAME.finditer(text):
+        if match["file"] == file and int(match["line"]) == line:
+            return match["function"]
+    return ""
+
+
+def _break_reason(text: str) -> str:
+    """The short name of the reason: what stands after the first empty line, else the first line."""
+    head, _, rest = text.partition("\n\n")
+    named = rest.lstrip().split("\n", 1)[0].strip()
+    if named and not named.startswith(("User code", "File")):
+        return named
+    lines = head.split("\n")
+    return lines[1].partition(":")[2].strip() if len(lines) > 1 else ""
+
+
+class _Handler(logging.Handler):
+    def __init__(self, take: Callable[[str], None]) -> None:
+        super().__init__(logging.DEBUG)
+        self._take = take
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Part of logging's protocol."""
+        try:
+            text = record.getMessage()
+        except (TypeError, ValueError):  # arguments that do not fit the format
+            return
+        self._take(text)

@@ -1,0 +1,95 @@
+"""Is there a device, and if its events are missing: why?"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from pathlib import Path
+
+_OTHER_PROFILER = {
+    "NSYS_PROFILING_SESSION_ID": "Nsight Systems",
+    "NSIGHT_SYSTEMS_SESSION": "Nsight Systems",
+    "CUDA_INJECTION64_PATH": "a tool that is injected through CUDA_INJECTION64_PATH",
+    "NVTX_INJECTION64_PATH": "a tool that is injected through NVTX_INJECTION64_PATH",
+    "NV_COMPUTE_PROFILER_PERFWORKS_DIR": "Nsight Compute",
+    "HSA_TOOLS_LIB": "a ROCm tool that is loaded through HSA_TOOLS_LIB",
+    "ROCPROFILER_REGISTER_FORCE_LOAD": "a ROCm profiler",
+}
+"""Variables that profilers set in the programs that they start."""
+
+_DRIVER = Path("/proc/driver/nvidia/params")
+_SOURCE = "NVreg_RestrictProfilingToAdminUsers"
+
+
+def in_use() -> bool:
+    """Has the program used a CUDA or ROCm device so far?"""
+    import torch
+
+    return bool(torch.cuda.is_available() and torch.cuda.is_initialized())
+
+
+def other_profiler() -> str | None:
+    """The profiler that this process was started under, by the variables it sets."""
+    return next((tool for name, tool in _OTHER_PROFILER.items() if os.environ.get(name)), None)
+
+
+def restricted() -> bool:
+    """Does the driver let only administrators read performance counters?"""
+    try:
+        text = _DRIVER.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False
+    return "RmProfilingAdminOnly: 1" in text and os.geteuid() != 0
+
+
+def missing_cupti() -> bool:
+    """True when torch was built without the library that records device events."""
+    from torch.profiler import ProfilerActivity, supported_activities
+
+    return ProfilerActivity.CUDA not in supported_activities()
+
+
+def explain(phase: str, error: BaseException) -> str:
+    """Say what a failed start, stop or export of torch's profiler means."""
+    text = " ".join(str(error).split())[:300] or type(error).__name__
+    if isinstance(error, OSError):
+        return f"the {phase} window could not be written: {error.strerror or text}; free some disk"
+    lowered = text.lower()
+    if "already" in lowered or "in progress" in lowered or "multiple" in lowered:
+        return (
+            f"the {phase} window could not start, because another profiler is active in this "
+            f"process ({text}); take torch.profiler out of the program for this run"
+        )
+    return f"the {phase} phase failed: {text}"
+
+
+def why_no_device_events(plain: Path) -> str:
+    """Why a window of a program that uses the device holds no device events; "" if it does."""
+    if not in_use() or _contains(plain, b'"cat": "kernel"', b'"cat": "gpu_memcpy"'):
+        return ""
+    tool = other_profiler()
+    if tool:
+        return f"no device events: {tool} is attached and only one profiler can be; run without it"
+    if missing_cupti():
+        return (
+            "no device events: this torch has no CUPTI (kineto was built without it); install a "
+            "CUDA build of torch from pytorch.org"
+        )
+    if restricted():
+        return (
+            f"no device events: the driver allows profiling to administrators only; set "
+            f"{_SOURCE}=0 for the nvidia module, or run as root"
+        )
+    if not _contains(plain, b"cudaLaunchKernel", b"cuLaunchKernel", b"hipLaunchKernel"):
+        return "no device events: the recorded steps launched no work on the device"
+    return (
+        "no device events, although work was launched: another process may hold CUPTI (DCGM, "
+        "dynolog, a debugger); `kinetoscope doctor` looks for it"
+    )
+
+
+def _contains(path: Path, *texts: bytes) -> bool:
+    if path.stat().st_size == 0:
+        return False
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as view:
+        return any(view.find(text) >= 0 for text in texts)

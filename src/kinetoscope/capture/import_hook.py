@@ -1,0 +1,61 @@
+"""Calls a function right after a module was imported for the first time.
+
+The capture must not import torch before the program does: torch reads the environment when it
+is imported, and a program may set variables before that.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from importlib.machinery import ModuleSpec, PathFinder
+from types import ModuleType
+from typing import Any
+
+
+def after_import(name: str, then: Callable[[], None]) -> None:
+    """Call `then` once `name` is imported; at once when it already is."""
+    if name in sys.modules:
+        then()
+    else:
+        sys.meta_path.insert(0, _Watcher(name, then))
+
+
+class _Watcher:
+    """A finder that finds what the usual one finds, and adds a call after the execution."""
+
+    def __init__(self, name: str, then: Callable[[], None]) -> None:
+        self._name = name
+        self._then = then
+
+    def find_spec(
+        self,
+        fullname: str,
+        path: Sequence[str] | None = None,
+        target: ModuleType | None = None,
+    ) -> ModuleSpec | None:
+        """Part of the import protocol."""
+        if fullname != self._name:
+            return None
+        sys.meta_path.remove(self)
+        spec = self._usual(fullname, path, target)
+        if spec is not None and spec.loader is not None:
+            self._wrap(spec.loader)
+        return spec
+
+    def _usual(self, name: str, path: Any, target: Any) -> ModuleSpec | None:
+        for finder in sys.meta_path:
+            spec = finder.find_spec(name, path, target)
+            if spec is not None:
+                return spec
+        return PathFinder.find_spec(name, path, target)
+
+    def _wrap(self, loader: Any) -> None:
+        execute, then = loader.exec_module, self._then
+
+        def exec_module(module: ModuleType) -> None:
+            del loader.exec_module
+            execute(module)
+            then()
+
+        loader.exec_module = exec_module

@@ -1,0 +1,139 @@
+"""Runs a program under a capture, however it ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any, NoReturn
+
+from kinetoscope.capture.import_hook import after_import
+from kinetoscope.capture.options import CaptureOptions
+from kinetoscope.capture.program import Program, own_frames_removed
+from kinetoscope.capture.ranks import Place
+from kinetoscope.capture.session import EnoughError, Recording, Session
+from kinetoscope.capture.sharing import set_current
+from kinetoscope.errors import UsageError
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How the program ended.
+
+    Attributes:
+        code: its exit code.
+        how: finished, stopped (by `--stop-after`), exited, raised, interrupted, terminated.
+    """
+
+    code: int
+    how: str
+
+
+Finish = Callable[[Recording, Ending], None]
+
+
+def run_program(
+    program: Program, options: CaptureOptions, place: Place, finish: Finish, *, say: Say
+) -> int:
+    """Run the program, hand what was recorded to `finish`, and return the program's exit code."""
+    session = Session(options, say, place)
+    set_current(session)
+    once = _Once(session, finish)
+
+    after_import("torch", session.attach)
+    with _ExitsWatched(once):
+        ending = _ending_of(program)
+        once.finish(ending)
+    return ending.code
+
+
+def run_alone(program: Program) -> int:
+    """Run the program without a capture."""
+    return _ending_of(program).code
+
+
+class _Once:
+    """Finishes the capture once, whoever asks first."""
+
+    def __init__(self, session: Session, finish: Finish) -> None:
+        self._session = session
+        self._finish = finish
+        self._pid = os.getpid()
+        self._done = False
+
+    def finish(self, ending: Ending) -> None:
+        if self._done or os.getpid() != self._pid:
+            return
+        self._done = True
+        set_current(None)
+        self._finish(self._session.finish(), ending)
+
+
+def _ending_of(program: Program) -> Ending:
+    """Run the program, and show what it raises as Python would."""
+    try:
+        program.run()
+    except EnoughError:
+        return Ending(0, "stopped")
+    except SystemExit as stop:
+        return Ending(_exit_code(stop.code), "exited")
+    except UsageError:
+        raise
+    except KeyboardInterrupt as error:
+        _show(error)
+        return Ending(130, "interrupted")
+    except BaseException as error:  # whatever it is, Python would show it
+        _show(error)
+        return Ending(1, "raised")
+    return Ending(0, "finished")
+
+
+def _exit_code(code: Any) -> int:
+    """As Python does: None is 0, text is printed and 1."""
+    if code is None:
+        return 0
+    if isinstance(code, int):
+        return code & 0xFF if code >= 0 else code % 256
+    print(code, file=sys.stderr)  # noqa: T201 - what `sys.exit("text")` does
+    return 1
+
+
+def _show(error: BaseException) -> None:
+    sys.stdout.flush()
+    trace = own_frames_removed(error.__traceback__)
+    sys.excepthook(type(error), error.with_traceback(trace), trace)
+
+
+class _ExitsWatched:
+    """Catches the two ways out that pass no `finally`: `os._exit` and SIGTERM."""
+
+    def __init__(self, once: _Once) -> None:
+        self._once = once
+        self._exit = os._exit
+        self._term: Any = None
+
+    def __enter__(self) -> None:
+        def leave(status: int) -> NoReturn:
+            self._once.finish(Ending(status, "exited"))
+            sys.stderr.flush()
+            self._exit(status)
+
+        os._exit = leave
+        if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+            self._term = signal.signal(signal.SIGTERM, self._terminated)
+
+    def __exit__(self, *_: object) -> None:
+        os._exit = self._exit
+        if self._term is not None and signal.getsignal(signal.SIGTERM) == self._terminated:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+    def _terminated(self, number: int, _frame: FrameType | None) -> None:
+        """Keep what was recorded, then end as the signal would have ended the program."""
+        self._once.finish(Ending(128 + number, "terminated"))
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)

@@ -1,0 +1,174 @@
+"""Where torch tells that a step may have begun: documented seams, wrapped at run time.
+
+| mark | seam |
+|---|---|
+| optimizer | `Optimizer.step` of every class, and the global post hook for those wrapped before |
+| loader | `__next__` of DataLoader iterators |
+| backward | `torch.autograd.backward` |
+| graph | `torch.cuda.CUDAGraph.replay` |
+| profiler | `step()` of the program's own `torch.profiler.profile` |
+| module | calls of the outermost module; looked for only when nothing else marks steps |
+
+All wrappers stand outside of the range that torch itself records, so that step marks and those
+ranges nest. They are removed when the capture is done.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from kinetoscope.capture.import_hook import after_import
+from kinetoscope.capture.modules import ModuleSeam, wrap_compiled_modules
+
+Mark = Callable[[str, int, str], None]
+"""Called with kind, identity and label of a mark."""
+
+_TICKED = "_kinetoscope_wrapped"
+
+
+class Seams:
+    """The wrapped seams of one process."""
+
+    def __init__(self, mark: Mark) -> None:
+        self._mark = mark
+        self.modules = ModuleSeam(mark)
+        self._undo: list[Callable[[], None]] = []
+        self._inside_step = False
+
+    def install(self) -> None:
+        """Wrap every seam of the imported torch."""
+        self._optimizers()
+        self._loaders()
+        self._backward()
+        self._graphs()
+        after_import("torch._dynamo.eval_frame", self._compiled)
+
+    def remove(self) -> None:
+        """Put everything back as it was."""
+        self.modules.remove()
+        while self._undo:
+            self._undo.pop()()
+
+    def also_undo(self, undo: Callable[[], None]) -> None:
+        """Do this as well when the seams are removed."""
+        self._undo.append(undo)
+
+    def _compiled(self) -> None:
+        wrap_compiled_modules(self._mark, self.replace)
+
+    def replace(self, owner: Any, name: str, new: Any) -> None:
+        """Set an attribute and remember how to put the old one back."""
+        old = owner.__dict__[name]
+        setattr(owner, name, new)
+
+        def undo() -> None:
+            if owner.__dict__.get(name) is new:  # somebody else may have wrapped it since
+                setattr(owner, name, old)
+
+        self._undo.append(undo)
+
+    # ---- optimizers ----------------------------------------------------------------------
+
+    def _optimizers(self) -> None:
+        from torch.optim import Optimizer, optimizer
+
+        original = Optimizer.__dict__["profile_hook_step"].__func__
+
+        def profile_hook_step(function: Any) -> Any:
+            return self._stepping(original(function))
+
+        self.replace(Optimizer, "profile_hook_step", staticmethod(profile_hook_step))
+        for cls in _subclasses(Optimizer):
+            step = cls.__dict__.get("step")
+            if getattr(step, "hooked", False):
+                wrapped = self._stepping(step)
+                wrapped.hooked = True
+                self.replace(cls, "step", wrapped)
+        hook = optimizer.register_optimizer_step_post_hook(self._after_step)
+        self._undo.append(hook.remove)
+
+    def _stepping(self, step: Any) -> Any:
+        """`step` with a mark after it, outside of torch's own range for it."""
+        from torch.compiler import is_compiling
+
+        @functools.wraps(step)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            if is_compiling() or self._inside_step:
+                return step(*args, **kwargs)
+            self._inside_step = True
+            try:
+                result = step(*args, **kwargs)
+            finally:
+                self._inside_step = False
+            self._mark_optimizer(args[0])
+            return result
+
+        return wrapper
+
+    def _after_step(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
+        """The step of a class whose method was bound before it could be wrapped."""
+        if not self._inside_step:
+            self._mark_optimizer(optimizer)
+
+    def _mark_optimizer(self, optimizer: Any) -> None:
+        self._mark("optimizer", id(optimizer), f"{type(optimizer).__name__}.step")
+
+    # ---- the others ----------------------------------------------------------------------
+
+    def _loaders(self) -> None:
+        from torch.utils.data import dataloader
+
+        base = dataloader._BaseDataLoaderIter
+        start, following = base.__init__, base.__next__
+        mark = self._mark
+
+        @functools.wraps(start)
+        def begin(iterator: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
+            iterator._kinetoscope_loader = id(loader)
+            start(iterator, loader, *args, **kwargs)
+
+        @functools.wraps(following)
+        def advance(iterator: Any) -> Any:
+            mark("loader", getattr(iterator, "_kinetoscope_loader", 0), "DataLoader")
+            return following(iterator)
+
+        self.replace(base, "__init__", begin)
+        self.replace(base, "__next__", advance)
+
+    def _backward(self) -> None:
+        import torch
+        from torch.compiler import is_compiling
+
+        original, mark = torch.autograd.backward, self._mark
+
+        @functools.wraps(original)
+        def backward(*args: Any, **kwargs: Any) -> None:
+            if not is_compiling():
+                mark("backward", 0, "backward()")
+            original(*args, **kwargs)
+
+        self.replace(torch.autograd, "backward", backward)
+
+    def _graphs(self) -> None:
+        from torch.cuda import graphs
+
+        original, mark = graphs.CUDAGraph.replay, self._mark
+
+        @functools.wraps(original)
+        def replay(graph: Any) -> None:
+            mark("graph", id(graph), "CUDA graph replay")
+            original(graph)
+
+        if "replay" in graphs.CUDAGraph.__dict__:
+            self.replace(graphs.CUDAGraph, "replay", replay)
+
+
+def _subclasses(cls: type) -> list[type]:
+    found: list[type] = []
+    child: type
+    for child in cls.__subclasses__():
+        found.append(child)
+        found.extend(_subclasses(child))
+    return found

@@ -1,0 +1,100 @@
+"""One profiled window: torch.profiler, started and stopped at step boundaries."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from kinetoscope.capture.quiet import quiet_stderr
+
+FLAGS: dict[str, dict[str, bool]] = {
+    "light": {},
+    "full": {"record_shapes": True, "profile_memory": True, "with_stack": True},
+}
+"""The options of torch.profiler in each window."""
+
+
+class Window:
+    """Records some steps with torch's profiler.
+
+    `prepare` comes one step before `start`, so that setting the profiler up is not recorded.
+    """
+
+    def __init__(self, name: str, *, device: bool) -> None:
+        from torch.profiler import ProfilerActivity, profile, supported_activities
+
+        self.name = name
+        self.steps = 0
+        activities = {ProfilerActivity.CPU}
+        if device:
+            activities |= supported_activities()
+        self._profile = profile(
+            activities=sorted(activities, key=str),
+            experimental_config=_collector_events() if name == "full" else None,
+            **FLAGS[name],
+        )
+        self._mark: Any = None
+
+    def prepare(self) -> None:
+        """Set the profiler up; events are not kept yet."""
+        with quiet_stderr():
+            self._profile.prepare_trace()
+
+    def start(self) -> None:
+        """Begin to record, at a step boundary."""
+        import torch
+
+        with quiet_stderr():
+            before = torch.empty(1)
+            self._profile.start_trace()
+            del before  # torch warns about the first free of memory that it did not see allocated
+        self._open_step()
+
+    def next_step(self) -> None:
+        """A step ended and the next one begins."""
+        self._close_step()
+        self._open_step()
+
+    def stop(self) -> None:
+        """End the recording, at a step boundary."""
+        self._close_step()
+        with quiet_stderr():
+            self._profile.stop_trace()
+
+    def give_up(self) -> None:
+        """Stop in the middle of a step; the steps recorded so far stay."""
+        if self._mark is not None:
+            self._mark.__exit__(None, None, None)
+            self._mark = None
+        with quiet_stderr():
+            self._profile.stop_trace()
+
+    @property
+    def results(self) -> Any:
+        """Torch's own record of what happened."""
+        return self._profile.profiler.kineto_results
+
+    def export(self, path: Path) -> None:
+        """Write the plain JSON. Torch's compression re-reads it as text and may fail (A7)."""
+        self._profile.export_chrome_trace(str(path))
+
+    def _open_step(self) -> None:
+        from torch.autograd.profiler import record_function
+
+        self._mark = record_function(f"ProfilerStep#{self.steps}")
+        self._mark.__enter__()
+
+    def _close_step(self) -> None:
+        self._mark.__exit__(None, None, None)
+        self._mark = None
+        self.steps += 1
+
+
+def _collector_events() -> Any:
+    """Record pauses of Python's garbage collector, where torch can (2.9 and later)."""
+    from torch._C._profiler import _ExperimentalConfig
+
+    try:
+        return _ExperimentalConfig(record_python_gc_info=True)
+    except TypeError:
+        return None

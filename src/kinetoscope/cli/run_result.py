@@ -1,0 +1,120 @@
+"""What `kinetoscope run` does with a recording: diagnose, show, write."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kinetoscope.cli.errors import explain, say
+from kinetoscope.errors import KinetoscopeError, UsageError
+
+if TYPE_CHECKING:
+    from kinetoscope.capture.ranks import Place
+    from kinetoscope.capture.running import Ending
+    from kinetoscope.capture.session import Recording
+    from kinetoscope.result import Diagnosis
+
+
+@dataclass
+class Shown:
+    """What the user wants to see and to keep."""
+
+    results: list[tuple[Path, str]]
+    traces: list[Path]
+    all_findings: bool
+    verbose: bool
+    no_color: bool
+    quiet: bool
+    ranks: tuple[int, ...] = ()
+    name: str = "program"
+    root: Path | None = None
+
+
+def check(outputs: Sequence[str]) -> tuple[list[tuple[Path, str]], list[Path]]:
+    """Tell results and recordings apart, before the program runs.
+
+    Raises:
+        UsageError: an output that cannot be written.
+    """
+    from kinetoscope.cli import output
+    from kinetoscope.profiling import is_trace_output
+
+    traces = [Path(name) for name in outputs if is_trace_output(name)]
+    for path in traces:
+        if not path.parent.is_dir():
+            raise UsageError(
+                f"cannot write {path}: there is no folder {path.parent}",
+                hint=f"mkdir -p {path.parent}",
+            )
+    return output.check_outputs([n for n in outputs if not is_trace_output(n)]), traces
+
+
+def finish(recording: Recording, ending: Ending, place: Place, shown: Shown) -> None:
+    """Complete the recording and tell what it says; nothing here changes the exit code."""
+    try:
+        _finish(recording, ending, place, shown)
+    except (KinetoscopeError, OSError, KeyboardInterrupt) as error:
+        explain(error)
+    finally:
+        shutil.rmtree(recording.recorder.folder, ignore_errors=True)
+
+
+def _finish(recording: Recording, ending: Ending, place: Place, shown: Shown) -> None:
+    from kinetoscope import profiling
+    from kinetoscope.capture import gathering
+
+    captured = profiling.complete(recording, say)
+    if captured.trace is None:
+        say("nothing was recorded", _why(captured.problems, ending))
+    traces = [captured.trace] if captured.trace else []
+    for trace, wanted in product(traces, shown.traces):
+        target = gathering.rank_name(wanted, place) if place.many else wanted
+        profiling.copy_trace(trace, target)
+        say(f"wrote {target}")
+    if place.many:
+        gathering.hand_in(captured.trace, place, shown.name)
+        if place.rank != place.lead:
+            return
+        traces = gathering.gather(place, shown.ranks, shown.name, say)
+    if traces:
+        _tell(traces, place, shown)
+
+
+def _tell(traces: list[Path], place: Place, shown: Shown) -> None:
+    """Diagnose and show."""
+    from kinetoscope import profiling
+    from kinetoscope.capture import gathering
+
+    result = profiling.diagnose_capture(traces, shown.root)
+    kept = {str(trace): trace.name for trace in traces}
+    if shown.traces and not place.many:
+        kept = {str(traces[0]): str(shown.traces[0])}
+    _show(profiling.renamed(result, kept), shown)
+    if place.many:
+        gathering.clear(place)
+
+
+def _why(problems: list[str], ending: Ending) -> str:
+    return problems[-1] if problems else f"The program {ending.how} before anything was recorded."
+
+
+def _show(result: Diagnosis, shown: Shown) -> None:
+    from kinetoscope.cli import output
+    from kinetoscope.report import render
+
+    options = output.stdout_options(
+        no_color=shown.no_color or not sys.stderr.isatty(),
+        all_findings=shown.all_findings,
+        verbose=shown.verbose,
+    )
+    output.save(result, shown.results, options)
+    if not shown.quiet:
+        encoding = sys.stderr.encoding or "ascii"
+        text = render(result, "terminal", options)
+        sys.stderr.write(text.encode(encoding, "backslashreplace").decode(encoding))
+        sys.stderr.flush()

@@ -1,0 +1,83 @@
+"""No advice for what is already on: what the capture saw of the program outweighs a rule.
+
+A rule judges by events. When our own capture recorded the program's settings as well, a finding
+whose fix is already in place is withdrawn, and the rule says why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from kinetoscope.rules.api import Outcome
+
+Facts = dict[str, Any]
+
+
+def without_what_is_on(outcomes: Sequence[Outcome], facts: Facts | None) -> list[Outcome]:
+    """The outcomes, with fired rules silenced where the facts say that the fix is in place."""
+    if not facts:
+        return list(outcomes)
+    kept = []
+    for outcome in outcomes:
+        reason = _contradiction(outcome.rule.code, facts) if outcome.status == "fired" else None
+        kept.append(
+            outcome if reason is None else replace(outcome, status="silent", hits=(), reason=reason)
+        )
+    return kept
+
+
+def _contradiction(code: str, facts: Facts) -> str | None:
+    test = _TESTS.get(code)
+    return test(facts) if test is not None else None
+
+
+def _all_optimizers(facts: Facts, *flags: str) -> str | None:
+    optimizers = _entries(facts, "optimizers")
+    for flag in flags:
+        if optimizers and all(entry.get(flag) is True for entry in optimizers):
+            return f"found, but every optimizer has {flag}=True already"
+    return None
+
+
+def _loaders_with_workers(facts: Facts) -> str | None:
+    loaders = _entries(facts, "loaders")
+    if loaders and all(_positive(entry.get("num_workers")) for entry in loaders):
+        return "found, but every DataLoader has workers already"
+    return None
+
+
+def _loaders_persistent(facts: Facts) -> str | None:
+    loaders = _entries(facts, "loaders")
+    if loaders and all(entry.get("persistent_workers") is True for entry in loaders):
+        return "found, but every DataLoader has persistent_workers=True already"
+    return None
+
+
+def _launches_asynchronous(facts: Facts) -> str | None:
+    environment = facts.get("environment")
+    machine = facts.get("machine")
+    if not isinstance(environment, dict) or not isinstance(machine, dict) or machine.get("hip"):
+        return None
+    value = environment.get("CUDA_LAUNCH_BLOCKING", "0")
+    return "found, but CUDA_LAUNCH_BLOCKING is not set" if value in ("", "0") else None
+
+
+def _entries(facts: Facts, name: str) -> list[dict[str, Any]]:
+    value = facts.get(name)
+    return [e for e in value if isinstance(e, dict)] if isinstance(value, list) else []
+
+
+def _positive(value: object) -> bool:
+    return isinstance(value, int) and value > 0
+
+
+_TESTS: dict[str, Callable[[Facts], str | None]] = {
+    "FW507": lambda facts: _all_optimizers(facts, "fused", "foreach"),
+    "FW508": lambda facts: _all_optimizers(facts, "fused"),
+    "DL101": _loaders_with_workers,
+    "DL103": _loaders_persistent,
+    "FW533": _launches_asynchronous,
+    "PR914": _launches_asynchronous,
+}

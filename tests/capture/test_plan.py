@@ -1,0 +1,62 @@
+"""When steps are steady, and how many steps each phase gets."""
+
+from __future__ import annotations
+
+import pytest
+
+from kinetoscope.capture.options import CaptureOptions
+from kinetoscope.capture.plan import Plan, fitting_steps, is_steady, make_plan, spread
+
+
+def test_equal_periods_are_steady() -> None:
+    assert is_steady([0.01] * 6)
+
+
+def test_a_warm_up_is_not_steady() -> None:
+    assert not is_steady([1.0, 0.5, 0.3, 0.2, 0.15, 0.12])
+
+
+def test_few_periods_say_nothing() -> None:
+    assert not is_steady([0.01] * 5)
+    assert not is_steady([])
+
+
+def test_long_steps_are_steady_after_three() -> None:
+    assert is_steady([20.0, 2.0, 2.05, 1.98])
+
+
+def test_short_steps_that_scatter_are_steady_once_their_median_stands_still() -> None:
+    noisy = [0.001, 0.002, 0.0015, 0.003] * 12
+    assert not is_steady(noisy[:8])
+    assert is_steady(noisy)
+
+
+def test_one_slow_step_does_not_count() -> None:
+    assert spread([1.0, 1.0, 1.0, 9.0, 1.0]) == 0.0
+    assert is_steady([0.01, 0.01, 0.01, 0.5, 0.01, 0.01])
+
+
+@pytest.mark.parametrize("period", [5e-5, 1e-3, 0.05, 1.0, 10.0])
+@pytest.mark.parametrize("budget", [5.0, 60.0, 600.0])
+def test_a_plan_keeps_the_budget(period: float, budget: float) -> None:
+    plan = make_plan(period, CaptureOptions(budget_s=budget), start=0, steady=True)
+    steps = plan.baseline + plan.samples + 1.6 * plan.light + 3.5 * plan.full + 8 * plan.lines
+    assert steps * period <= budget or plan == Plan(0, 2, 1, 1, 0, 0)
+
+
+def test_the_baseline_is_about_two_seconds() -> None:
+    plan = make_plan(0.01, CaptureOptions(), start=7, steady=True)
+    assert plan.start == 7
+    assert plan.baseline == 200
+    assert plan.full == 20
+
+
+def test_batches_that_workers_prepared_are_used_up_before_a_window() -> None:
+    assert make_plan(0.01, CaptureOptions(), start=0, steady=True, ahead=16).warm_up == 17
+    assert make_plan(1.0, CaptureOptions(), start=0, steady=True, ahead=100).warm_up == 5
+
+
+def test_the_size_budget_shortens_the_full_window() -> None:
+    assert fitting_steps(10, 1e6, 500_000_000) == 10
+    assert fitting_steps(10, 2e7, 500_000_000) == 5
+    assert fitting_steps(10, 1e9, 500_000_000) == 1

@@ -1,0 +1,174 @@
+"""Whole captures on the CPU. Skipped without torch: CI installs it in a step of its own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.capture.support import TRAIN, capture, environment
+
+pytest.importorskip(
+    "torch",
+    reason="captures need torch: pip install torch --index-url "
+    "https://download.pytorch.org/whl/cpu",
+)
+
+
+def test_a_training_loop_is_recorded_and_measured(tmp_path: Path) -> None:
+    ran = capture(tmp_path, TRAIN, "60000", options=("--stop-after", "-o", "t.json.gz"))
+    assert ran.code == 0
+    assert ran.out == ""  # ended before it printed
+    assert ran.result is not None
+    found = ran.result["capture"]
+    assert found["step_source"] == "optimizer"
+    assert found["step_label"] == "SGD.step"
+    assert found["problems"] == []
+    assert [w["name"] for w in found["windows"]] == ["light", "full"]
+    assert ran.result["step"]["time_ns"] == found["baseline_ns"]
+    assert ran.result["inputs"][0]["path"] == "t.json.gz"
+    assert {"machine", "settings", "environment", "models", "optimizers"} <= set(found["facts"])
+    assert found["facts"]["models"][0]["class"] == "Sequential"
+    assert found["facts"]["optimizers"][0]["class"] == "SGD"
+    again = subprocess.run(
+        [sys.executable, "-m", "kinetoscope", "analyze", "t.json.gz", "--format", "json"],
+        cwd=tmp_path,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert '"baseline_ns"' in again.stdout
+
+
+def test_the_programs_output_and_exit_code_are_its_own(tmp_path: Path) -> None:
+    ran = capture(tmp_path, TRAIN + "\nsys.exit(4)", "30")
+    assert ran.code == 4
+    assert ran.out == "trained 29\n"
+
+
+def test_a_program_that_is_too_short_says_so(tmp_path: Path) -> None:
+    ran = capture(tmp_path, TRAIN, "2")
+    assert ran.code == 0
+    assert ran.result is None
+    assert "too short: 2 steps" in ran.err
+
+
+def test_a_crash_in_the_middle_still_gives_a_result(tmp_path: Path) -> None:
+    source = TRAIN.replace(
+        "        optimizer.zero_grad()\n",
+        "        import kinetoscope.capture.sharing as s\n"
+        "        session = s.current()\n"
+        "        if session.phase == 'full' and session.index > session.plan.start + "
+        "session.plan.baseline + session.plan.light + 8:\n"
+        "            raise ValueError('crashed')\n"
+        "        optimizer.zero_grad()\n",
+    )
+    ran = capture(tmp_path, source, "100000")
+    assert ran.code == 1
+    assert "ValueError: crashed" in ran.err
+    assert "ended during the full phase" in ran.err
+    assert ran.result is not None
+    assert ran.result["capture"]["baseline_steps"] > 0
+
+
+@pytest.mark.parametrize("how", ["os._exit(6)", "sys.exit(6)"])
+def test_leaving_early_keeps_what_was_recorded(tmp_path: Path, how: str) -> None:
+    source = TRAIN.replace(
+        "        optimizer.zero_grad()\n",
+        "        import os, kinetoscope.capture.sharing as s\n"
+        f"        if s.current().phase == 'samples': {how}\n"
+        "        optimizer.zero_grad()\n",
+    )
+    ran = capture(tmp_path, source, "100000")
+    assert ran.code == 6
+    assert ran.result is not None
+    assert "ended during the samples phase" in ran.err
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, -15)])
+def test_signals_end_the_program_and_keep_the_recording(
+    tmp_path: Path, number: int, code: int
+) -> None:
+    told = (
+        "        import kinetoscope.capture.sharing as s\n"
+        "        if s.current().phase == 'samples' and not told:\n"
+        "            print('warm', flush=True)\n"
+        "            told = True\n"
+    )
+    loop = "        optimizer.zero_grad()\n"
+    source = TRAIN.replace("def main(steps):\n", "def main(steps):\n    told = False\n")
+    (tmp_path / "program.py").write_text(source.replace(loop, told + loop))
+    process = subprocess.Popen(
+        [
+            sys.executable,
+            "-m",
+            "kinetoscope",
+            "run",
+            "-o",
+            "r.json",
+            "--budget",
+            "20s",
+            "program.py",
+            "10000000",
+        ],
+        cwd=tmp_path,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "warm\n"
+    os.kill(process.pid, number)
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == code
+    assert (tmp_path / "r.json").exists(), errors
+
+
+def test_a_program_that_profiles_itself_is_told(tmp_path: Path) -> None:
+    source = TRAIN.replace(
+        "    for step in range(steps):\n",
+        "    from torch.profiler import profile, schedule\n"
+        "    prof = profile(schedule=schedule(wait=1, warmup=1, active=100000))\n"
+        "    prof.start()\n"
+        "    for step in range(steps):\n        prof.step()\n",
+    )
+    ran = capture(tmp_path, source, "3000")
+    assert ran.code == 0
+    assert ran.out == "trained 2999\n"
+    assert "torch.profiler" in ran.err
+
+
+def test_spawned_and_forked_workers_are_sampled(tmp_path: Path) -> None:
+    source = """
+import sys, torch, numpy as np
+from torch.utils.data import DataLoader, Dataset
+class Data(Dataset):
+    def __len__(self): return 10**6
+    def __getitem__(self, i):
+        x = np.arange(20000.0)
+        for _ in range(30):
+            x = np.sqrt(x + 1)
+        return torch.from_numpy(x[:8].astype("float32"))
+def main():
+    model = torch.nn.Linear(8, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    loader = DataLoader(Data(), 4, num_workers=1, multiprocessing_context=sys.argv[1])
+    for k, x in enumerate(loader):
+        optimizer.zero_grad(); model(x).mean().backward(); optimizer.step()
+if __name__ == "__main__":
+    main()
+"""
+    for context in ("fork", "spawn"):
+        ran = capture(tmp_path, source, context, options=("--stop-after",))
+        assert ran.code == 0, ran.err
+        assert ran.result is not None, ran.err
+        found = next(f for f in ran.result["findings"] if f["code"] == "DL102")
+        place = found["locations"][0]
+        assert (place["function"], place["line"], place["exact"]) == ("__getitem__", 9, True)
