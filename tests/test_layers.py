@@ -27,6 +27,7 @@ LAYERS: dict[str, float] = {
     "engine": 5.5,
     "report": 6,
     "compare": 6,
+    "runs": 6.5,
     "history": 7,
     "experiments": 8,
     "monitor": 8,

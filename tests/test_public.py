@@ -25,7 +25,8 @@ def _modules_after(code: str) -> set[str]:
 
 
 def test_the_public_names() -> None:
-    assert kinetoscope.__all__ == ["DiagnoseOptions", "__version__", "diagnose", "load"]
+    names = ["DiagnoseOptions", "__version__", "compare_runs", "diagnose", "load"]
+    assert kinetoscope.__all__ == names
     assert set(kinetoscope.__all__) <= set(dir(kinetoscope))
 
 
@@ -44,7 +45,7 @@ def test_the_import_is_free() -> None:
 
 
 @pytest.mark.parametrize(
-    "words", [["--help"], ["analyze", "--help"], ["--version"], ["demo", "-h"]]
+    "words", [["--help"], ["analyze", "--help"], ["--version"], ["demo", "-h"], ["check", "-h"]]
 )
 def test_help_loads_nothing_heavy(words: list[str]) -> None:
     loaded = _modules_after(f"from kinetoscope.cli import run; assert run({words!r}) == 0")

@@ -16,14 +16,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from kinetoscope.engine import DiagnoseOptions as DiagnoseOptions
     from kinetoscope.engine import diagnose as diagnose
+    from kinetoscope.runs import compare_runs as compare_runs
     from kinetoscope.trace.readers import read as load
 
 __version__ = "0.1.0"
 
-__all__ = ["DiagnoseOptions", "__version__", "diagnose", "load"]
+__all__ = ["DiagnoseOptions", "__version__", "compare_runs", "diagnose", "load"]
 
 _HOMES = {
     "DiagnoseOptions": ("kinetoscope.engine", "DiagnoseOptions"),
+    "compare_runs": ("kinetoscope.runs", "compare_runs"),
     "diagnose": ("kinetoscope.engine", "diagnose"),
     "load": ("kinetoscope.trace.readers", "read"),
 }

@@ -10,6 +10,7 @@ import kinetoscope
 from kinetoscope.analysis import Analysis, AnalysisOptions
 from kinetoscope.analysis.budgeting import budget
 from kinetoscope.analysis.job import leading
+from kinetoscope.analysis.profile import profile
 from kinetoscope.metrics.device import device_timeline
 from kinetoscope.result import (
     SCHEMA_VERSION,
@@ -103,6 +104,7 @@ def diagnose_job(
         findings=findings,
         rules=tuple(outcome.record() for outcome in outcomes),
         notes=notes,
+        profile=profile(analyses, lead, world_size=job.world_size),
     )
 
 

@@ -8,7 +8,7 @@ import click
 
 from kinetoscope import __version__
 
-COMMANDS = ("demo", "analyze", "report", "rules")
+COMMANDS = ("demo", "analyze", "report", "compare", "check", "rules")
 
 
 class _LazyGroup(click.Group):

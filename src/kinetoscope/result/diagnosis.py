@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from kinetoscope.result.finding import Finding
+from kinetoscope.result.profile import Profile
 from kinetoscope.result.vocabulary import (
     BottleneckClass,
     BudgetClass,
@@ -117,7 +118,11 @@ class RuleOutcome(msgspec.Struct, frozen=True):
 
 
 class Diagnosis(msgspec.Struct, frozen=True):
-    """The whole result document."""
+    """The whole result document.
+
+    Attributes:
+        profile: what comparisons are made of; None in documents of versions that had none.
+    """
 
     schema_version: int
     kinetoscope: str
@@ -129,3 +134,4 @@ class Diagnosis(msgspec.Struct, frozen=True):
     findings: tuple[Finding, ...]
     rules: tuple[RuleOutcome, ...]
     notes: tuple[str, ...] = ()
+    profile: Profile | None = None
