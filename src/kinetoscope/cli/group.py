@@ -8,7 +8,7 @@ import click
 
 from kinetoscope import __version__
 
-COMMANDS = ("demo", "analyze", "report", "compare", "check", "rules")
+COMMANDS = ("demo", "analyze", "report", "compare", "check", "verify", "tune", "rules")
 
 
 class _LazyGroup(click.Group):

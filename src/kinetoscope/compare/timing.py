@@ -37,6 +37,8 @@ PRIOR_STEPS = 0.5
 """The prior grows to this part of the variation from step to step, where that is larger."""
 PRIOR_DF = 8
 """The prior weighs as much as this many runs."""
+LEAST_DF = 2
+"""With fewer degrees of freedom the runs' own deviation says next to nothing."""
 _END_OF_BRACKET = 1.645
 
 
@@ -109,13 +111,23 @@ def lead_steps(profile: Profile) -> RankSteps:
     return next((r for r in profile.ranks if r.rank == profile.lead_rank), profile.ranks[0])
 
 
-def timing(before: Sequence[Run], after: Sequence[Run], *, same_options: bool) -> Timing:
-    """Return the speed-up of `after` over `before`."""
+def timing(
+    before: Sequence[Run], after: Sequence[Run], *, same_options: bool, paired: bool = False
+) -> Timing:
+    """Return the speed-up of `after` over `before`.
+
+    Args:
+        before: the runs of the first side.
+        after: the runs of the second side.
+        same_options: both sides were recorded with the same options, and err alike.
+        paired: run i of one side was made next to run i of the other, so that what drifts over
+            the whole experiment (clocks, temperature, neighbours) cancels out.
+    """
     mid = math.exp(_log_mean(before) - _log_mean(after))
     if _identical(before, after):
         return Timing(Ratio(1.0, 1.0, 1.0), 1.0, 0.0, identical=True)
     random = np.random.default_rng(SEED)
-    sd, df = between_runs(before, after)
+    sd, df = between_runs(before, after, paired=paired)
     shared = random.standard_normal(DRAWS) if same_options else None
     sides = [_draws(side, sd, df, shared, random) for side in (before, after)]
     low, high = np.exp(np.percentile(sides[0] - sides[1], (2.5, 97.5)))
@@ -124,17 +136,22 @@ def timing(before: Sequence[Run], after: Sequence[Run], *, same_options: bool) -
     return Timing(Ratio(min(float(low), mid), mid, max(float(high), mid)), recorded, sd)
 
 
-def between_runs(before: Sequence[Run], after: Sequence[Run]) -> tuple[float, float]:
+def between_runs(
+    before: Sequence[Run], after: Sequence[Run], *, paired: bool = False
+) -> tuple[float, float]:
     """Standard deviation between runs, and its degrees of freedom.
 
     The wider of two: the runs' own pooled deviation, and the same pulled towards the prior.
     """
-    squares = sum(_squares(side) for side in (before, after))
-    degrees = len(before) + len(after) - 2
+    if paired and len(before) == len(after):
+        squares, degrees = _pair_squares(before, after), len(before) - 1
+    else:
+        squares = sum(_squares(side) for side in (before, after))
+        degrees = len(before) + len(after) - 2
     prior = _prior_sd([*before, *after])
     pulled = (PRIOR_DF * prior**2 + squares) / (PRIOR_DF + degrees)
     candidates = [(math.sqrt(pulled), float(PRIOR_DF + degrees))]
-    if degrees:
+    if degrees >= LEAST_DF:
         candidates.append((math.sqrt(squares / degrees), float(degrees)))
     return max(candidates, key=lambda c: c[0] * _tail(c[1]))
 
@@ -152,6 +169,12 @@ def _prior_sd(runs: Sequence[Run]) -> float:
 def _squares(side: Sequence[Run]) -> float:
     logs = np.log([run.mid for run in side])
     return float(((logs - logs.mean()) ** 2).sum())
+
+
+def _pair_squares(before: Sequence[Run], after: Sequence[Run]) -> float:
+    """The same of the differences of neighbours, which have twice the variance of a run."""
+    logs = np.log([run.mid for run in before]) - np.log([run.mid for run in after])
+    return float(((logs - logs.mean()) ** 2).sum()) / 2
 
 
 def _log_mean(side: Sequence[Run]) -> float:
