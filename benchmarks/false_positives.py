@@ -84,8 +84,10 @@ def table(folder: Path, comparisons: int) -> list[str]:
     files = sorted(folder.glob("*.result.json"))
     results = [decode(f.read_bytes(), name=f.name) for f in files]
     steps = [json.loads(f.read_text()) for f in sorted(folder.glob("*.steps.json"))]
-    rows = ["| what | runs a side | comparisons | faster or slower | no difference | inconclusive |",
-            "|---|--:|--:|--:|--:|--:|"]
+    rows = [
+        "| what | runs a side | comparisons | faster or slower | no difference | inconclusive |",
+        "|---|--:|--:|--:|--:|--:|",
+    ]
     for size in (1, 3, 5):
         chosen = pairs(len(results), size, comparisons)
         rows.append(_row("compare, profiled", size, Counter(_compared(results, p) for p in chosen)))
@@ -109,8 +111,10 @@ def _tuned(steps: list[list[int]], pair: tuple[list[int], list[int]]) -> str:
 def _row(what: str, size: int, outcomes: Counter[str]) -> str:
     total = sum(outcomes.values())
     wrong = outcomes["faster"] + outcomes["slower"]
-    return (f"| {what} | {size} | {total} | {wrong} ({wrong / total:.1%}) "
-            f"| {outcomes['no_difference']} | {outcomes['inconclusive']} |")
+    return (
+        f"| {what} | {size} | {total} | {wrong} ({wrong / total:.1%}) "
+        f"| {outcomes['no_difference']} | {outcomes['inconclusive']} |"
+    )
 
 
 def main() -> None:

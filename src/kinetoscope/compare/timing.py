@@ -35,6 +35,11 @@ PRIOR_SD_JOB = 0.10
 """The same for jobs of several ranks: two-rank recordings of one program differed by 30 %."""
 PRIOR_STEPS = 0.5
 """The prior grows to this part of the variation from step to step, where that is larger."""
+PRIOR_STEPS_ALONE = 3.0
+"""The same for a single run without a device timeline: on a busy two-core machine 78 processes of
+one CPU program differed by a factor of up to 17, and their steps by 18 % within a run. With 3.0
+1.5 % of 200 single runs were called faster or slower than another one, with 0.5 it was 45 %
+(`benchmarks/false_positives.py`)."""
 PRIOR_DF = 8
 """The prior weighs as much as this many runs."""
 LEAST_DF = 2
@@ -50,6 +55,8 @@ class Run:
         periods: the step times that set the pace, as recorded, ns.
         low, mid, high: bracket of the mean true step time, ns.
         ranks: ranks of the job.
+        device: a device timeline was recorded; without one the processor does all the work, and
+            shares it with whatever else runs.
     """
 
     periods: FloatArray
@@ -57,6 +64,7 @@ class Run:
     mid: float
     high: float
     ranks: int = 1
+    device: bool = True
 
     @property
     def recorded(self) -> float:
@@ -103,6 +111,7 @@ def run_of(profile: Profile) -> Run:
         mid=float(max(lead.mid_ns, 1)) * typical,
         high=float(max(lead.high_ns, 1)) * typical,
         ranks=profile.world_size,
+        device=profile.recorded.device,
     )
 
 
@@ -148,7 +157,7 @@ def between_runs(
     else:
         squares = sum(_squares(side) for side in (before, after))
         degrees = len(before) + len(after) - 2
-    prior = _prior_sd([*before, *after])
+    prior = _prior_sd([*before, *after], alone=min(len(before), len(after)) == 1)
     pulled = (PRIOR_DF * prior**2 + squares) / (PRIOR_DF + degrees)
     candidates = [(math.sqrt(pulled), float(PRIOR_DF + degrees))]
     if degrees >= LEAST_DF:
@@ -161,9 +170,11 @@ def _tail(df: float) -> float:
     return 1.96 + 2.4 / df + 4.0 / df**2 + 4.3 / df**4
 
 
-def _prior_sd(runs: Sequence[Run]) -> float:
+def _prior_sd(runs: Sequence[Run], *, alone: bool) -> float:
     floor = PRIOR_SD_JOB if max(run.ranks for run in runs) > 1 else PRIOR_SD
-    return max(floor, PRIOR_STEPS * float(np.median([run.cv for run in runs])))
+    host_only = not any(run.device for run in runs)
+    part = PRIOR_STEPS_ALONE if alone and host_only else PRIOR_STEPS
+    return max(floor, part * float(np.median([run.cv for run in runs])))
 
 
 def _squares(side: Sequence[Run]) -> float:

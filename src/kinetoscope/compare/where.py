@@ -139,10 +139,17 @@ def cost_changes(before: Sequence[Profile], after: Sequence[Profile]) -> tuple[C
         a, b = _summed(before, table, key), _summed(after, table, key)
         if not a or not b:
             continue  # one side did not record them: nothing was added or removed
-        rows = [_compared(kind, k, m, a.get(k), b.get(m), step) for k, m in _pairs(a, b)]
+        # A row that a full table leaves out may cost as much as the smallest one in it.
+        unseen = max(_unseen(before, table), _unseen(after, table))
+        rows = [_compared(kind, k, m, a.get(k), b.get(m), (step, unseen)) for k, m in _pairs(a, b)]
         rows.sort(key=lambda row: (row.change == "same", -abs(row.change_ns)))
         found += rows[:MOST_ROWS]
     return tuple(found)
+
+
+def _unseen(side: Sequence[Profile], table: Callable[[Profile], tuple[Cost, ...]]) -> float:
+    full = [table(p) for p in side if len(table(p)) >= MOST_ROWS]
+    return float(max((min(max(c.host_ns, c.device_ns) for c in rows) for rows in full), default=0))
 
 
 def _pace(profiles: Sequence[Profile]) -> float:
@@ -183,14 +190,22 @@ def _pairs(a: dict[Key, _Row], b: dict[Key, _Row]) -> Iterable[tuple[Key, Key]]:
 
 
 def _compared(
-    kind: CostKind, old_key: Key, new_key: Key, old: _Row | None, new: _Row | None, step: float
+    kind: CostKind,
+    old_key: Key,
+    new_key: Key,
+    old: _Row | None,
+    new: _Row | None,
+    scale: tuple[float, float],
 ) -> CostChange:
+    step, unseen = scale
     a, b = old or _Row(), new or _Row()
     on_device = max(a.device, b.device) > 0
     before, after = (a.device, b.device) if on_device else (a.host, b.host)
     var = a.device_var + b.device_var if on_device else a.host_var + b.host_var
     least = _LEAST_NOISE if on_device else _LEAST_HOST_NOISE
     noise = max(_NOISE * math.sqrt(var), least * max(before, after), _SMALLEST * step)
+    if old is None or new is None:
+        noise = max(noise, unseen)
     change = _change(before, after, noise)
     if change != "same" and old is None:
         change = "added"

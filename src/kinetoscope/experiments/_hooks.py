@@ -119,7 +119,7 @@ def optimizer_classes(option: str) -> Iterator[Any]:
         cls = getattr(torch.optim, name)
         if not (isinstance(cls, type) and issubclass(cls, torch.optim.Optimizer)):
             continue
-        if option in inspect.signature(cls.__init__).parameters:
+        if option in inspect.signature(cls).parameters:
             yield cls
 
 

@@ -45,7 +45,7 @@ def interval(
 def _run(steps: Sequence[int]) -> Run:
     periods = np.array(steps, dtype=float)
     mean = float(periods.mean())
-    return Run(periods=periods, low=mean, mid=mean, high=mean)
+    return Run(periods=periods, low=mean, mid=mean, high=mean, device=False)
 
 
 def outcome(ratio: Ratio) -> Outcome:
