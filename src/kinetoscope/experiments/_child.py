@@ -22,7 +22,7 @@ from typing import Any
 
 from kinetoscope.experiments._hooks import TOP
 from kinetoscope.experiments._observe import Observer
-from kinetoscope.experiments._steps import EndedError, StepTimer, steady
+from kinetoscope.experiments._steps import EndedError, StepTimer, condensed, steady
 from kinetoscope.experiments.registry import remedy_of
 
 TRACED_STEPS = 8
@@ -164,7 +164,7 @@ def _report(timer: StepTimer, observer: Observer, torch: Any) -> dict[str, Any]:
     return {
         "mark": timer.best(),
         "marks": {kind: len(marks) for kind, marks in timer.marks.items()},
-        "steps": kept,
+        "steps": condensed(kept),
         "warmup_ns": sum(periods[:cut]) - cut * usual if kept else 0,
         "first_ns": _before_first(timer),
         "peak_bytes": torch.cuda.max_memory_reserved() if cuda else _peak_rss(),

@@ -16,6 +16,8 @@ from itertools import pairwise
 
 KINDS = ("optimizer", "loader", "module")
 WARM_STEPS = 3
+LEAST_STEPS = 20
+LONGEST_NS = 10_000_000_000
 SYNC_NS = 50_000_000
 SYNC_STEPS = 4
 
@@ -29,7 +31,7 @@ class StepTimer:
 
     Args:
         kind: the mark to use; None: the best one that the program has.
-        most: steps after which the program is ended.
+        most: steps after which the program is ended although too little time was measured.
         least_ns: time that must be measured before the program is ended.
         patience: marks of a lesser kind to wait through for one of a better kind.
         synchronize: waits for the device; None on a CPU.
@@ -85,14 +87,14 @@ class StepTimer:
         done.append((time.perf_counter_ns(), count))
 
     def _enough(self, kind: str) -> bool:
+        """Enough steps and enough time; a lesser kind waits longer, as a better one may come."""
         marks = self.marks[kind]
-        wanted = self.most
-        if self.kind is None and kind != KINDS[0]:
-            wanted *= self.patience  # a better mark may still come
         measured = marks[-1] - marks[min(WARM_STEPS, len(marks) - 1)]
-        return len(marks) > wanted + WARM_STEPS or (
-            len(marks) > 20 + WARM_STEPS and measured > self.least_ns and self.kind is not None
-        )
+        unsure = self.kind is None and kind != KINDS[0]
+        factor = self.patience if unsure else 1
+        if measured < factor * self.least_ns or len(marks) < factor * LEAST_STEPS + WARM_STEPS:
+            return len(marks) >= self.most and measured >= factor * LONGEST_NS
+        return True
 
     def periods(self) -> list[int]:
         """Distances of the marks, ns, the first ones included."""
@@ -123,3 +125,11 @@ def steady(periods: list[int]) -> tuple[list[int], int]:
     comes_back = sum(p > 2 * usual for p in periods[half:]) > 0
     cut = min(WARM_STEPS, half) if comes_back or not slow else max(slow[-1] + 1, WARM_STEPS)
     return periods[cut:], cut
+
+
+def condensed(periods: list[int], most: int = 200) -> list[int]:
+    """At most so many means of neighbouring steps: the mean stays, and documents stay small."""
+    if len(periods) <= most:
+        return periods
+    edges = [len(periods) * i // most for i in range(most + 1)]
+    return [sum(periods[a:b]) // (b - a) for a, b in pairwise(edges)]

@@ -26,8 +26,11 @@ def sentence_of(experiment: Experiment) -> str:
         accepted = [t.remedy for t in measured if t.status == "accepted"]
         if accepted:
             parts.append(f"Accepted: {', '.join(accepted)}.")
-        else:
+        elif all(t.status != "undecided" for t in measured):
             parts.append(f"None of {units.plural(len(measured), 'remedy', 'remedies')} helped.")
+    open_ = [t.remedy for t in measured if t.status == "undecided"]
+    if open_:
+        parts.append(f"Undecided, for want of time or for noise: {', '.join(open_)}.")
     if harmful:
         parts.append(f"Harmful here: {', '.join(harmful)}.")
     if changed:

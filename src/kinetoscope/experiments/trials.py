@@ -7,11 +7,19 @@ from typing import Any
 
 import msgspec
 
+from kinetoscope import units
 from kinetoscope.experiments.plan import Candidate
 from kinetoscope.experiments.remedy import RELATIVE, Tolerance, named
 from kinetoscope.experiments.rounds import LEAST_ROUNDS, Side, label, pairs
 from kinetoscope.experiments.runner import Chosen, Outcome
-from kinetoscope.experiments.verdict import Computed, guards, interval, memory_ratio, status_of
+from kinetoscope.experiments.verdict import (
+    Computed,
+    beyond_doubt,
+    guards,
+    interval,
+    memory_ratio,
+    status_of,
+)
 from kinetoscope.result.experiment import Trial
 
 
@@ -52,7 +60,9 @@ def _measured(
     ratio = interval(before, after, work=work)
     status, reason = status_of(ratio, found)
     if len(after) < LEAST_ROUNDS and status in ("accepted", "harmful", "no_gain"):
-        status, reason = "undecided", f"only {len(after)} runs: {reason}"
+        if not beyond_doubt(ratio):
+            status = "undecided"
+        reason = f"only {units.plural(len(after), 'run')}: {reason}"
     return _with(
         start,
         status=status,

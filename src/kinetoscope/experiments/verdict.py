@@ -23,6 +23,8 @@ MEMORY_ALWAYS = 256 << 20
 """More memory than this must be at stake for the guard to speak."""
 NARROW = 0.02
 """Half width of an interval, as a share, at which measuring ends."""
+BEYOND_DOUBT = 1.5
+"""An interval that stays beyond this factor needs no third run."""
 CLEAR = 0.10
 """A speed-up is clear when the interval stays this far, relative to its size, from one."""
 
@@ -63,6 +65,11 @@ def narrow_enough(ratio: Ratio, runs: int) -> bool:
         return True
     away = abs(math.log(ratio.mid))
     return word in ("faster", "slower") and away > 2 * half and half < CLEAR
+
+
+def beyond_doubt(ratio: Ratio) -> bool:
+    """Whether an effect is so large that two interleaved runs show it."""
+    return ratio.low >= BEYOND_DOUBT or ratio.high <= 1 / BEYOND_DOUBT
 
 
 def status_of(ratio: Ratio, guards: Sequence[Guard]) -> tuple[TrialStatus, str]:
