@@ -32,6 +32,10 @@ def pages() -> dict[Path, str]:
     rules = [rule for rule in all_rules() if rule.check.__module__.startswith(own)]
     return {
         ROOT / "src" / "kinetoscope" / "result" / schema.PUBLISHED: schema.text(),
+        **{
+            ROOT / "src" / "kinetoscope" / "result" / name: text
+            for name, text in schema.other_texts().items()
+        },
         ROOT / "docs" / "cli.md": cli_page(),
         RULES / "README.md": index_page(rules),
         **{RULES / f"{rule.code}.md": NOTE + page(rule) for rule in rules},

@@ -30,6 +30,7 @@ LAYERS: dict[str, float] = {
     "recording": 8,
     "report": 6,
     "compare": 6,
+    "runs": 6.5,
     "history": 7,
     "experiments": 8,
     "monitor": 8,

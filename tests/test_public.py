@@ -28,6 +28,7 @@ def test_the_public_names() -> None:
     assert kinetoscope.__all__ == [
         "DiagnoseOptions",
         "__version__",
+        "compare_runs",
         "diagnose",
         "load",
         "profile",
@@ -52,7 +53,15 @@ def test_the_import_is_free() -> None:
 
 
 @pytest.mark.parametrize(
-    "words", [["--help"], ["analyze", "--help"], ["--version"], ["demo", "-h"], ["run", "--help"]]
+    "words",
+    [
+        ["--help"],
+        ["analyze", "--help"],
+        ["--version"],
+        ["demo", "-h"],
+        ["run", "--help"],
+        ["check", "-h"],
+    ],
 )
 def test_help_loads_nothing_heavy(words: list[str]) -> None:
     loaded = _modules_after(f"from kinetoscope.cli import run; assert run({words!r}) == 0")

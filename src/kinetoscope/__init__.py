@@ -19,14 +19,25 @@ if TYPE_CHECKING:
     from kinetoscope.engine import diagnose as diagnose
     from kinetoscope.recording import profile as profile
     from kinetoscope.recording import steps as steps
+    from kinetoscope.runs import compare_runs as compare_runs
     from kinetoscope.trace.readers import read as load
 
 __version__ = "0.1.0"
 
-__all__ = ["DiagnoseOptions", "__version__", "diagnose", "load", "profile", "step", "steps"]
+__all__ = [
+    "DiagnoseOptions",
+    "__version__",
+    "compare_runs",
+    "diagnose",
+    "load",
+    "profile",
+    "step",
+    "steps",
+]
 
 _HOMES = {
     "DiagnoseOptions": ("kinetoscope.engine", "DiagnoseOptions"),
+    "compare_runs": ("kinetoscope.runs", "compare_runs"),
     "diagnose": ("kinetoscope.engine", "diagnose"),
     "profile": ("kinetoscope.recording", "profile"),
     "step": ("kinetoscope.capture.sharing", "step"),

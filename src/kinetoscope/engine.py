@@ -17,6 +17,7 @@ from kinetoscope.analysis.captured import (
     with_worker_lines,
 )
 from kinetoscope.analysis.job import leading
+from kinetoscope.analysis.profile import profile
 from kinetoscope.metrics.device import device_timeline
 from kinetoscope.result import (
     SCHEMA_VERSION,
@@ -148,6 +149,7 @@ def examine_job(
         rules=tuple(outcome.record() for outcome in outcomes),
         notes=notes,
         capture=capture_info(lead.trace),
+        profile=profile(analyses, lead, world_size=job.world_size),
     )
     return Examined(diagnosis, lead, analyses)
 

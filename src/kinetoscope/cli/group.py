@@ -8,7 +8,18 @@ import click
 
 from kinetoscope import __version__
 
-COMMANDS = ("demo", "run", "analyze", "report", "rules", "doctor")
+COMMANDS = (
+    "demo",
+    "run",
+    "analyze",
+    "report",
+    "compare",
+    "check",
+    "verify",
+    "tune",
+    "rules",
+    "doctor",
+)
 
 
 class _LazyGroup(click.Group):

@@ -24,7 +24,12 @@ _UNSAFE = re.compile(
 
 def render(diagnosis: Diagnosis, options: RenderOptions) -> str:  # noqa: ARG001 - one signature
     """Return the document, indented."""
-    document = _strict(msgspec.to_builtins(diagnosis))
+    return text_of(diagnosis)
+
+
+def text_of(struct: msgspec.Struct) -> str:
+    """Return any document of ours as strict, indented JSON with a newline at the end."""
+    document = _strict(msgspec.to_builtins(struct))
     text = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False)
     return _UNSAFE.sub(lambda match: f"\\u{ord(match[0]):04x}", text) + "\n"
 

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from kinetoscope.result.finding import Finding
+from kinetoscope.result.profile import Profile
 from kinetoscope.result.vocabulary import (
     BottleneckClass,
     BudgetClass,
@@ -157,7 +158,11 @@ class RuleOutcome(msgspec.Struct, frozen=True):
 
 
 class Diagnosis(msgspec.Struct, frozen=True):
-    """The whole result document."""
+    """The whole result document.
+
+    Attributes:
+        profile: what comparisons are made of; None in documents of versions that had none.
+    """
 
     schema_version: int
     kinetoscope: str
@@ -170,3 +175,4 @@ class Diagnosis(msgspec.Struct, frozen=True):
     rules: tuple[RuleOutcome, ...]
     notes: tuple[str, ...] = ()
     capture: CaptureInfo | None = None
+    profile: Profile | None = None

@@ -45,6 +45,11 @@ def decode(data: bytes, *, name: str) -> Diagnosis:
 
 def _checked(document: object, name: str) -> Document:
     if isinstance(document, dict) and "schema_version" in document and "verdict" in document:
+        if "comparable" in document:
+            raise ResultError(
+                f"{name} is a comparison, not the result of a diagnosis",
+                hint="Save a result with `kinetoscope analyze TRACE -o result.json`.",
+            )
         return document
     if isinstance(document, list) or (isinstance(document, dict) and "traceEvents" in document):
         raise ResultError(

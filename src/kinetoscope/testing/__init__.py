@@ -15,5 +15,6 @@ from __future__ import annotations
 
 from kinetoscope.testing.builder import TraceBuilder
 from kinetoscope.testing.jobs import JobBuilder
+from kinetoscope.testing.regression import assert_no_regression
 
-__all__ = ["JobBuilder", "TraceBuilder"]
+__all__ = ["JobBuilder", "TraceBuilder", "assert_no_regression"]

@@ -1,0 +1,128 @@
+"""The comparison of two sides, each one result or several repetitions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import kinetoscope
+from kinetoscope.compare.comparable import comparable
+from kinetoscope.compare.findings import finding_changes, predictions
+from kinetoscope.compare.outcome import MARGIN, refused, verdict
+from kinetoscope.compare.scaling import scaling
+from kinetoscope.compare.sides import side_of
+from kinetoscope.compare.timing import Timing, lead_steps, run_of, timing
+from kinetoscope.compare.where import budget_changes, cost_changes
+from kinetoscope.errors import UsageError
+from kinetoscope.result import Diagnosis
+from kinetoscope.result.comparison import (
+    COMPARISON_VERSION,
+    Comparable,
+    Comparison,
+    ComparisonVerdict,
+    Side,
+)
+from kinetoscope.result.profile import Profile
+
+FEW_RUNS = 3
+"""Below this many runs a side the noise between runs is a prior, not a measurement."""
+
+
+@dataclass(frozen=True)
+class CompareOptions:
+    """What a caller may set.
+
+    Attributes:
+        margin: differences below this share count as none.
+        allow: kinds of differences to accept: program, shapes, devices, ranks, steps.
+    """
+
+    margin: float = MARGIN
+    allow: frozenset[str] = field(default_factory=frozenset)
+
+
+def compare(
+    before: Diagnosis | Sequence[Diagnosis],
+    after: Diagnosis | Sequence[Diagnosis],
+    *,
+    options: CompareOptions | None = None,
+) -> Comparison:
+    """Compare two results, or two sets of results of repeated runs.
+
+    Raises:
+        UsageError: a side is empty.
+    """
+    options = options or CompareOptions()
+    a = [before] if isinstance(before, Diagnosis) else list(before)
+    b = [after] if isinstance(after, Diagnosis) else list(after)
+    if not a or not b:
+        raise UsageError("a comparison needs at least one run a side")
+    same = comparable(a, b, allow=options.allow)
+    sides = side_of(a), side_of(b)
+    changes = finding_changes(a, b)
+    if not same.answer:
+        scaled = scaling([a, b]) if _other_ranks(same) else None
+        return _document(refused(same), same, sides, options, findings=changes, scaling=scaled)
+    profiles = [_profiles(side) for side in (a, b)]
+    times = timing(
+        [run_of(p) for p in profiles[0]],
+        [run_of(p) for p in profiles[1]],
+        same_options=not any(d.what == "options" for d in same.differences),
+    )
+    answer = verdict(times, *sides, options.margin)
+    return _document(
+        answer,
+        same,
+        sides,
+        options,
+        budget=budget_changes(a, b),
+        operators=cost_changes(*profiles),
+        findings=changes,
+        predictions=predictions(changes, answer.speedup),
+        notes=_notes(a, b, times),
+    )
+
+
+def _document(
+    answer: ComparisonVerdict,
+    same: Comparable,
+    sides: tuple[Side, Side],
+    options: CompareOptions,
+    **parts: Any,
+) -> Comparison:
+    return Comparison(
+        schema_version=COMPARISON_VERSION,
+        kinetoscope=kinetoscope.__version__,
+        verdict=answer,
+        comparable=same,
+        before=sides[0],
+        after=sides[1],
+        margin=options.margin,
+        **parts,
+    )
+
+
+def _other_ranks(same: Comparable) -> bool:
+    refused_for = {d.what for d in same.differences if d.effect == "refused"}
+    return "ranks" in refused_for and refused_for <= {"ranks", "shapes"}
+
+
+def _profiles(runs: Sequence[Diagnosis]) -> list[Profile]:
+    return [run.profile for run in runs if run.profile is not None]
+
+
+def _notes(a: Sequence[Diagnosis], b: Sequence[Diagnosis], times: Timing) -> tuple[str, ...]:
+    if times.identical:
+        return ()
+    notes = [
+        f"Two runs of one program are taken to differ by {times.run_sd:.1%} (standard deviation)"
+        + (", from the runs." if min(len(a), len(b)) >= FEW_RUNS else ", mostly an assumption.")
+    ]
+    if min(len(a), len(b)) < FEW_RUNS:
+        notes.append(
+            f"{len(a)} and {len(b)} runs: three or more a side, interleaved, narrow the interval."
+        )
+    if any(len(lead_steps(p).host_ns) < 5 for p in _profiles([*a, *b])):
+        notes.append("A run has fewer than five steady steps: record more of them.")
+    return tuple(notes)

@@ -1,0 +1,209 @@
+"""Runs a program once, with remedies installed, and writes what it measured.
+
+    python -m kinetoscope.experiments._child --out FILE [--remedies a=1,b] [--steps N]
+        [--seconds S] [--mark KIND] [--seed N] [--trace FILE] -- script.py [args]
+
+The program's own output goes wherever the caller sent stdout and stderr.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import runpy
+import sys
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from kinetoscope.experiments._hooks import TOP
+from kinetoscope.experiments._observe import Observer
+from kinetoscope.experiments._steps import EndedError, StepTimer, condensed, steady
+from kinetoscope.experiments.registry import remedy_of
+
+TRACED_STEPS = 8
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the program; returns 0 when it could be measured."""
+    options = _parse(arguments)
+    import torch
+
+    _seed(options.seed)
+    timer = StepTimer(
+        options.mark or None,
+        most=options.steps,
+        least_ns=int(options.seconds * 1e9),
+        synchronize=torch.cuda.synchronize if torch.cuda.is_available() else None,
+    )
+    observer = Observer()
+    for name in filter(None, options.remedies.split(",")):
+        remedy, value = remedy_of(name)
+        remedy.patch(value)
+    observer.install()
+    TOP.after.append(lambda _module, _args, _output: timer.mark("module"))
+    _watch(timer, torch)
+    TOP.install()
+    finish = _trace(options.trace, timer, torch) if options.trace else None
+    start = time.perf_counter_ns()
+    error = _run(options.program)
+    if finish is not None:
+        finish()
+    if int(os.environ.get("RANK", "0")) == 0:
+        report = _report(timer, observer, torch)
+        report["error"] = error
+        report["seconds"] = (time.perf_counter_ns() - start) / 1e9
+        Path(options.out).write_text(json.dumps(report), encoding="utf-8")
+    _leave(torch)
+    return 0 if error is None else 1
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m kinetoscope.experiments._child")
+    parser.add_argument("--out", required=True)
+    parser.add_argument("--remedies", default="")
+    parser.add_argument("--steps", type=int, default=100)
+    parser.add_argument("--seconds", type=float, default=1.0)
+    parser.add_argument("--mark", default="")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--trace", default="")
+    parser.add_argument("program", nargs=argparse.REMAINDER)
+    options = parser.parse_args(arguments)
+    if options.program[:1] == ["--"]:
+        options.program = options.program[1:]
+    return options
+
+
+def _seed(seed: int) -> None:
+    """The same random numbers in every run, unless the program seeds itself."""
+    import torch
+
+    random.seed(seed)
+    torch.manual_seed(seed)
+    if "numpy" in sys.modules or _has_numpy():
+        import numpy as np
+
+        np.random.seed(seed)
+
+
+def _has_numpy() -> bool:
+    from importlib.util import find_spec
+
+    return find_spec("numpy") is not None
+
+
+def _watch(timer: StepTimer, torch: Any) -> None:
+    """Let optimizers and loaders mark steps."""
+    from torch.optim.optimizer import register_optimizer_step_post_hook
+    from torch.utils.data import dataloader
+
+    leader: list[int] = []
+
+    def stepped(optimizer: Any, _args: Any, _kwargs: Any) -> None:
+        leader[:] = leader or [id(optimizer)]
+        if id(optimizer) == leader[0]:  # of several optimizers, the first one marks
+            timer.mark("optimizer")
+
+    register_optimizer_step_post_hook(stepped)
+    fetch = dataloader._BaseDataLoaderIter.__next__
+
+    def fetched(iterator: Any) -> Any:
+        batch = fetch(iterator)
+        timer.mark("loader")
+        return batch
+
+    dataloader._BaseDataLoaderIter.__next__ = fetched
+    del torch
+
+
+def _trace(path: str, timer: StepTimer, torch: Any) -> Callable[[], None]:
+    """Record a few steps in the middle of the run; the diagnosis orders the remedies."""
+    from torch.profiler import ProfilerActivity, profile, schedule
+
+    activities = [ProfilerActivity.CPU]
+    if torch.cuda.is_available():
+        activities.append(ProfilerActivity.CUDA)
+    recorder = profile(
+        activities=activities,
+        schedule=schedule(wait=10, warmup=3, active=TRACED_STEPS, repeat=1),
+        on_trace_ready=lambda p: p.export_chrome_trace(path),
+        record_shapes=True,
+        with_stack=True,
+    )
+    recorder.start()
+    timer.on_step.append(lambda _count: recorder.step())
+    return recorder.stop  # type: ignore[no-any-return]
+
+
+def _run(program: list[str]) -> str | None:
+    """Run the script as its own main module; returns an error as text."""
+    script, *rest = program
+    sys.argv = [script, *rest]
+    sys.path[0] = str(Path(script).resolve().parent)
+    try:
+        runpy.run_path(script, run_name="__main__")
+    except EndedError:
+        return None
+    except SystemExit as stop:
+        return None if stop.code in (None, 0) else f"the program exited with {stop.code}"
+    except BaseException as error:
+        traceback.print_exc()
+        return f"{type(error).__name__}: {error}"[:500]
+    return None
+
+
+def _report(timer: StepTimer, observer: Observer, torch: Any) -> dict[str, Any]:
+    periods = timer.periods()
+    kept, cut = steady(periods)
+    cuda = torch.cuda.is_available() and torch.cuda.is_initialized()
+    usual = sorted(kept)[len(kept) // 2] if kept else 0
+    return {
+        "mark": timer.best(),
+        "marks": {kind: len(marks) for kind, marks in timer.marks.items()},
+        "steps": condensed(kept),
+        "warmup_ns": sum(periods[:cut]) - cut * usual if kept else 0,
+        "first_ns": _before_first(timer),
+        "peak_bytes": torch.cuda.max_memory_reserved() if cuda else _peak_rss(),
+        "device": torch.cuda.get_device_name() if cuda else "CPU",
+        "torch": torch.__version__,
+        **observer.report(),
+        "training": len(timer.marks["optimizer"]) > 0,
+    }
+
+
+_BORN = time.perf_counter_ns()
+
+
+def _before_first(timer: StepTimer) -> int:
+    """Time from the start of the process to the first mark: where compilation hides."""
+    marks = timer.marks[timer.best()]
+    return marks[0] - _BORN if marks else 0
+
+
+def _peak_rss() -> int:
+    """Peak memory of the process and its largest child, bytes."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return 0
+    peak = [
+        resource.getrusage(who).ru_maxrss
+        for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+    ]
+    return sum(peak) * (1 if sys.platform == "darwin" else 1024)
+
+
+def _leave(torch: Any) -> None:
+    """End at once where other ranks may wait for us in a collective."""
+    distributed = torch.distributed
+    if distributed.is_available() and distributed.is_initialized():
+        sys.stdout.flush()
+        os._exit(0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,60 @@
+"""The remedies, by file name; no list names them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from importlib import import_module
+from pkgutil import iter_modules
+
+from kinetoscope.errors import UsageError
+from kinetoscope.experiments import remedies
+from kinetoscope.experiments.remedy import Remedy
+
+
+@cache
+def all_remedies() -> tuple[Remedy, ...]:
+    """Return every remedy, by id."""
+    found = [
+        import_module(f"{remedies.__name__}.{module.name}").REMEDY
+        for module in iter_modules(remedies.__path__)
+        if not module.name.startswith("_")
+    ]
+    return tuple(sorted(found, key=lambda remedy: remedy.id))
+
+
+def remedy_of(name: str) -> tuple[Remedy, str]:
+    """Return the remedy and the parameter of `dataloader-workers=4`.
+
+    Raises:
+        UsageError: there is no such remedy.
+    """
+    wanted, _, value = name.partition("=")
+    for remedy in all_remedies():
+        if remedy.id == wanted:
+            return remedy, value
+    known = ", ".join(remedy.id for remedy in all_remedies())
+    raise UsageError(f"there is no remedy {wanted!r}", hint=f"Remedies: {known}.")
+
+
+def remedies_for(names: Sequence[str]) -> list[tuple[Remedy, str]]:
+    """Return the remedies of rule codes and remedy names; the parameter is "" when not given.
+
+    Raises:
+        UsageError: a code without a remedy, or an unknown name.
+    """
+    chosen: list[tuple[Remedy, str]] = []
+    for name in names:
+        if name[:1].islower():
+            chosen.append(remedy_of(name))
+            continue
+        code = name.upper()
+        fitting = [(remedy, "") for remedy in all_remedies() if code in remedy.rules]
+        if not fitting:
+            raise UsageError(
+                f"no remedy can be applied from outside for {code}",
+                hint=f"`kinetoscope rules {code}` says what to change in the program; then "
+                "`kinetoscope compare` says whether it helped.",
+            )
+        chosen += [pair for pair in fitting if pair not in chosen]
+    return chosen

@@ -1,0 +1,1 @@
+"""One file, one remedy; no list names them. See `docs/tune.md`."""

@@ -1,0 +1,37 @@
+"""Let float32 products use the tensor cores.
+
+Patch point: `torch.set_float32_matmul_precision`, set before the program starts; a program that
+sets it itself wins.
+"""
+
+from __future__ import annotations
+
+from kinetoscope.experiments.remedy import GPU_ONLY, Facts, Remedy
+
+
+def _applies(facts: Facts) -> str:
+    if not facts.on_gpu:
+        return GPU_ONLY
+    if facts.settings.get("matmul_precision") != "highest":
+        return f"it is {facts.settings.get('matmul_precision')} already"
+    if "float32" not in facts.dtypes:
+        return "no parameter is float32"
+    return ""
+
+
+def _patch(value: str) -> None:
+    import torch
+
+    torch.set_float32_matmul_precision(value)
+
+
+REMEDY = Remedy(
+    id="matmul-precision",
+    title="TF32 for float32 products",
+    rules=("CP201",),
+    tolerance="tf32",
+    applies=_applies,
+    values=lambda _: ("high",),
+    patch=_patch,
+    snippet=lambda value: f'torch.set_float32_matmul_precision("{value}")',
+)

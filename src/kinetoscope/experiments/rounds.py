@@ -1,0 +1,93 @@
+"""Interleaved rounds: the unchanged program and its variants take turns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from kinetoscope.experiments.remedy import named
+from kinetoscope.experiments.runner import Chosen, Outcome, Runner
+from kinetoscope.experiments.verdict import interval, narrow_enough
+
+Tell = Callable[[str], None]
+
+MOST_ROUNDS = 8
+LEAST_ROUNDS = 3
+HOPELESS = 0.7
+"""A variant that is certainly this slow needs no narrower interval."""
+
+
+@dataclass
+class Side:
+    """The runs of one variant, in the order of the rounds.
+
+    Attributes:
+        chosen: its remedies.
+        runs: good runs; `rounds` says in which round each was made.
+        error: why it fell out.
+    """
+
+    chosen: Chosen
+    runs: list[Outcome] = field(default_factory=list)
+    rounds: list[int] = field(default_factory=list)
+    error: str = ""
+    done: bool = False
+
+
+def interleave(
+    runner: Runner,
+    base: Side,
+    others: Sequence[Side],
+    works: Sequence[float],
+    tell: Tell,
+    *,
+    until_s: float,
+) -> None:
+    """Run base and others in turns until each other side is decided or the time is spent.
+
+    Every round runs the base once and each undecided side once, in alternating order: what drifts
+    slowly hits all sides alike.
+    """
+    for turn in range(MOST_ROUNDS):
+        todo = [side for side in others if not side.done]
+        if not todo:
+            return
+        order = [base, *todo] if turn % 2 == 0 else [*todo, base]
+        for side in order:
+            if runner.left_s < until_s and turn >= 1:
+                return
+            tell(f"round {turn + 1}: {label(side.chosen)}")
+            _run_once(runner, side, turn)
+        for side, work in zip(others, works, strict=True):
+            side.done = side.done or _decided(base, side, work)
+
+
+def _run_once(runner: Runner, side: Side, turn: int) -> None:
+    outcome = runner.run(side.chosen)
+    if outcome.error:
+        side.error, side.done = outcome.error, True
+        return
+    side.runs.append(outcome)
+    side.rounds.append(turn)
+
+
+def _decided(base: Side, side: Side, work: float) -> bool:
+    before, after = pairs(base, side)
+    if len(after) < LEAST_ROUNDS:
+        return False
+    ratio = interval(before, after, work=work)
+    return narrow_enough(ratio, len(after)) or ratio.high < HOPELESS
+
+
+def pairs(base: Side, side: Side) -> tuple[list[list[int]], list[list[int]]]:
+    """Step times of the rounds in which both sides ran."""
+    both = [turn for turn in side.rounds if turn in base.rounds]
+    return (
+        [base.runs[base.rounds.index(turn)].steps for turn in both],
+        [side.runs[side.rounds.index(turn)].steps for turn in both],
+    )
+
+
+def label(chosen: Chosen) -> str:
+    """Return the names of what is installed."""
+    return " + ".join(named(r, v) for r, v in chosen) or "unchanged"

@@ -1,0 +1,171 @@
+"""The words that the text formats of a comparison share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kinetoscope import units
+from kinetoscope.report import phrases
+from kinetoscope.report.text import clean, shorten
+from kinetoscope.result.comparison import (
+    Comparable,
+    Comparison,
+    CostChange,
+    Difference,
+    FindingChange,
+    Outcome,
+    Prediction,
+    ScalePoint,
+    Scaling,
+    Side,
+)
+
+OUTCOMES: dict[Outcome, str] = {
+    "faster": "faster",
+    "slower": "slower",
+    "no_difference": "no difference",
+    "inconclusive": "inconclusive",
+    "not_comparable": "not comparable",
+    "scaling": "scaling",
+}
+
+STYLES: dict[Outcome, str] = {
+    "faster": "green",
+    "slower": "red",
+    "no_difference": "cyan",
+    "inconclusive": "yellow",
+    "not_comparable": "yellow",
+    "scaling": "cyan",
+}
+
+_KEPT = {
+    "more": "more than predicted",
+    "as_predicted": "as predicted",
+    "less": "less than predicted",
+}
+_EFFECTS = {"noted": "", "corrected": "corrected", "refused": "refused"}
+_LONGEST_NAME = 60
+
+
+def side(given: Side) -> str:
+    """Return step time, runs and verdict of one side."""
+    time = units.duration(given.step_ns)
+    bracket = units.duration_range(given.low_ns, given.high_ns)
+    if bracket != time:
+        time = f"{time} a step (between {bracket.replace(' to ', ' and ')})"
+    else:
+        time = f"{time} a step"
+    runs = f"{units.plural(given.runs, 'run')}, {units.plural(given.steps, 'step')}"
+    ranks = f", {given.ranks} ranks" if given.ranks > 1 else ""
+    state = "healthy, " if given.healthy else ""
+    limit = phrases.CLASSES[given.bottleneck]
+    verdict = "undetermined" if given.bottleneck == "undetermined" else f"limited by {limit}"
+    return f"{time}; {runs}{ranks}; {state}{verdict}"
+
+
+def paths(given: Side) -> str:
+    """Return the files of a side, the first two by name."""
+    shown = [clean(path) for path in given.paths[:2]]
+    more = len(given.paths) - len(shown)
+    return ", ".join(shown) + (f" and {more} more" if more else "")
+
+
+def likeness(comparable: Comparable) -> str:
+    """Return how alike the programs are."""
+    if comparable.similarity is None:
+        return f"not checked: {comparable.basis}"
+    return f"{units.percent(comparable.similarity)} of the {comparable.basis} agree"
+
+
+def difference(item: Difference) -> str:
+    """Return one difference in a line."""
+    effect = _EFFECTS[item.effect]
+    parts = [f"{item.what}: {clean(item.before)} before, {clean(item.after)} after"]
+    note = ": ".join(part for part in (effect, clean(item.note)) if part)
+    return "; ".join([*parts, note] if note else parts)
+
+
+def signed(ns: int) -> str:
+    """Return a change of time with its sign."""
+    text = units.duration(abs(ns))
+    return f"-{text}" if ns < 0 else f"+{text}"
+
+
+def changed(rows: Sequence[CostChange], most: int) -> list[CostChange]:
+    """Return the rows that changed, largest first over all kinds."""
+    kept = [row for row in rows if row.change != "same"]
+    return sorted(kept, key=lambda row: -abs(row.change_ns))[:most]
+
+
+def cost(row: CostChange) -> str:
+    """Return what a row speaks of."""
+    name = shorten(clean(row.name), _LONGEST_NAME)
+    shape = f" [{clean(row.shape)}]" if row.shape else ""
+    module = f" in {clean(row.module)}" if row.module and row.kind != "module" else ""
+    return f"{row.kind} {name}{shape}{module}"
+
+
+def cost_times(row: CostChange) -> str:
+    """Return its times on both sides, by the clock that the change speaks of."""
+    device = row.on == "device"
+    before = row.before_device_ns if device else row.before_host_ns
+    after = row.after_device_ns if device else row.after_host_ns
+    return f"{units.duration(before)} -> {units.duration(after)}"
+
+
+def finding(item: FindingChange) -> str:
+    """Return a finding in one line, with its place."""
+    place = f" at {phrases.place(item.location)}" if item.location else ""
+    return f"{clean(item.code)} {clean(item.name)}{place}"
+
+
+def prediction(item: Prediction) -> str:
+    """Return what was promised and what came."""
+    gain, got = item.predicted, item.achieved
+    promised = units.speedup(gain.low, gain.mid, gain.high)
+    return (
+        f"{clean(item.code)} predicted {promised}; achieved "
+        f"{units.speedup(got.low, got.mid, got.high)}: {_KEPT[item.kept]}"
+    )
+
+
+def scale_row(point: ScalePoint) -> str:
+    """Return one number of ranks in a line."""
+    return (
+        f"{point.ranks:>4} ranks  {units.duration(point.step_ns):>9} a step  "
+        f"{units.times(point.speedup):>6}  {units.percent(point.efficiency):>6} "
+        f"({units.percent(point.efficiency_low)} to {units.percent(point.efficiency_high)})"
+    )
+
+
+def scale_fit(scaling: Scaling) -> str:
+    """Return the fit in words; "" where the points cannot tell."""
+    parts = []
+    if scaling.serial_share is not None:
+        parts.append(f"{units.percent(scaling.serial_share)} of the work does not scale")
+    if scaling.per_rank_ns is not None:
+        parts.append(f"each further rank adds {units.duration(scaling.per_rank_ns)} a step")
+    if not parts:
+        return ""
+    error = f" (fit within {units.percent(scaling.fit_error)})" if scaling.fit_error else ""
+    return f"{' and '.join(parts)}{error}"
+
+
+def next_step(comparison: Comparison) -> str:
+    """Return what to do now."""
+    outcome = comparison.verdict.outcome
+    if outcome == "not_comparable":
+        return "Compare recordings of one program, on one kind of device, with the same shapes."
+    if outcome == "inconclusive":
+        return (
+            "Record each side three times or more, interleaved, and compare the folders; "
+            "or give the unprofiled step times: --real-step-ms BEFORE AFTER."
+        )
+    if outcome == "slower":
+        return "Take the change back, or look at what became slower above."
+    remaining = [*comparison.findings.stayed, *comparison.findings.new]
+    timed = [f for f in remaining if f.gain.basis != "none"]
+    if timed:
+        best = max(timed, key=lambda f: f.gain.mid)
+        return f"Next candidate: {clean(best.code)} {clean(best.name)}."
+    return "Nothing else was found; measure without the profiler to be sure."

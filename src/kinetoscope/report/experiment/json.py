@@ -1,0 +1,12 @@
+"""The experiment itself, as strict JSON."""
+
+from __future__ import annotations
+
+from kinetoscope.report import RenderOptions
+from kinetoscope.report.json import text_of
+from kinetoscope.result.experiment import Experiment
+
+
+def render(experiment: Experiment, options: RenderOptions) -> str:  # noqa: ARG001 - one signature
+    """Return the document, indented."""
+    return text_of(experiment)

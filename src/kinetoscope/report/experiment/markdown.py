@@ -1,0 +1,45 @@
+"""An experiment as Markdown."""
+
+from __future__ import annotations
+
+from kinetoscope.report import RenderOptions
+from kinetoscope.report.experiment import words
+from kinetoscope.report.markdown import code, escape
+from kinetoscope.report.text import clean_lines
+from kinetoscope.result.experiment import Experiment, Trial
+
+
+def render(experiment: Experiment, options: RenderOptions) -> str:  # noqa: ARG001 - one signature
+    """Return the page, with a newline at the end."""
+    parts = [
+        f"## Kinetoscope: measured changes\n\n**{escape(experiment.sentence)}**",
+        escape(words.setting(experiment)),
+        _table(experiment),
+        _combination(experiment),
+        *(escape(note) for note in experiment.notes),
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _table(experiment: Experiment) -> str:
+    rows = ["| remedy | | speed-up | predicted | guards | |", "|---|---|--:|--:|---|---|"]
+    return "\n".join([*rows, *(_row(trial) for trial in experiment.trials)])
+
+
+def _row(trial: Trial) -> str:
+    why = "" if trial.speedup is not None and trial.status != "changes_result" else trial.reason
+    last = "; ".join(part for part in (words.extras(trial), why) if part)
+    return (
+        f"| {escape(trial.remedy)} | {words.STATUSES[trial.status]} | {words.speedup(trial)} "
+        f"| {words.predicted(trial)} | {escape(words.guard(trial))} | {escape(last)} |"
+    )
+
+
+def _combination(experiment: Experiment) -> str:
+    best = experiment.combination
+    if best is None:
+        return ""
+    text = f"Together, {code(best.remedy)}: {words.STATUSES[best.status]}, {words.speedup(best)}."
+    if best.status != "accepted":
+        return text
+    return "\n".join([text, "", "```python", *clean_lines(best.snippet), "```"])

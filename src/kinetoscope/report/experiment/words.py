@@ -1,0 +1,89 @@
+"""The words that the text formats of an experiment share."""
+
+from __future__ import annotations
+
+from kinetoscope import units
+from kinetoscope.report.text import clean
+from kinetoscope.result.experiment import Experiment, Trial, TrialStatus
+
+STATUSES: dict[TrialStatus, str] = {
+    "accepted": "accepted",
+    "no_gain": "no gain",
+    "harmful": "harmful",
+    "changes_result": "changes the result",
+    "failed": "fails",
+    "undecided": "undecided",
+    "not_applicable": "does not apply",
+}
+
+STYLES: dict[TrialStatus, str] = {
+    "accepted": "green",
+    "no_gain": "dim",
+    "harmful": "red",
+    "changes_result": "red",
+    "failed": "red",
+    "undecided": "yellow",
+    "not_applicable": "dim",
+}
+
+
+def factor(value: float) -> str:
+    """Return a speed-up with enough decimals to see on which side of one it is."""
+    return f"{value:.2f}x" if value < 9.95 else units.times(value)
+
+
+def speedup(trial: Trial) -> str:
+    """Return the speed-up with its interval; "" when it was not measured."""
+    ratio = trial.speedup
+    if ratio is None:
+        return ""
+    return f"{factor(ratio.mid)} ({factor(ratio.low)} to {factor(ratio.high)})"
+
+
+def predicted(trial: Trial) -> str:
+    """Return what the diagnosis promised; "" when it promised nothing."""
+    gain = trial.predicted
+    if gain is None or gain.basis == "none":
+        return ""
+    return f"{factor(gain.mid)} ({factor(gain.low)} to {factor(gain.high)})"
+
+
+def guard(trial: Trial) -> str:
+    """Return the state of the guards in a few words."""
+    failed = [g.name for g in trial.guards if g.status == "failed"]
+    passed = [g.name for g in trial.guards if g.status == "passed"]
+    if failed:
+        return f"{', '.join(failed)} changed"
+    return f"{', '.join(passed)} same" if passed else ""
+
+
+def extras(trial: Trial) -> str:
+    """Return compile time, memory and throughput, where they matter."""
+    parts = []
+    if trial.compile_s >= 0.5:
+        parts.append(f"{trial.compile_s:.1f} s more before the first steady step")
+    if trial.memory_ratio is not None and abs(trial.memory_ratio - 1) > 0.05:
+        parts.append(f"{units.percent(trial.memory_ratio)} of the memory")
+    if trial.throughput is not None:
+        parts.append(
+            f"latency {units.duration(trial.after_ns)}, "
+            f"{units.count(trial.throughput)} steps' worth of work a second"
+        )
+    return ", ".join(parts)
+
+
+def setting(experiment: Experiment) -> str:
+    """Return what was measured on what."""
+    return (
+        f"{clean(experiment.program)} on {clean(experiment.device)}, torch "
+        f"{clean(experiment.torch)}: {units.duration(experiment.step_ns)} a step "
+        f"(a step is one {_MARKS.get(experiment.step_mark, 'step')}); "
+        f"{units.plural(experiment.runs, 'run')} in {experiment.spent_s:.0f} s"
+    )
+
+
+_MARKS = {
+    "optimizer": "step of the optimizer",
+    "loader": "batch of the DataLoader",
+    "module": "call of the model",
+}

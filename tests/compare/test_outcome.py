@@ -1,0 +1,132 @@
+"""Faster, slower, no difference, inconclusive: what the step times say, and how surely."""
+
+from __future__ import annotations
+
+import pytest
+
+from kinetoscope.compare import CompareOptions, compare
+from kinetoscope.compare.regression import judge
+from kinetoscope.compare.scaling import compare_scaling, fit
+from kinetoscope.errors import UsageError
+from kinetoscope.result.profile import Recorded
+from tests.compare.sides import run
+
+
+def test_a_clear_gain_is_faster_and_the_reverse_slower() -> None:
+    there = compare(run(40), run(30)).verdict
+    back = compare(run(30), run(40)).verdict
+    assert (there.outcome, back.outcome) == ("faster", "slower")
+    assert there.speedup is not None
+    assert back.speedup is not None
+    assert there.speedup.mid == pytest.approx(4 / 3, rel=1e-3)
+    assert there.speedup.low * back.speedup.high == pytest.approx(1.0, rel=0.02)
+    assert "25 % less time" in there.sentence
+
+
+def test_a_recording_with_itself_is_no_difference() -> None:
+    verdict = compare(run(40), run(40)).verdict
+    assert verdict.outcome == "no_difference"
+    assert verdict.sentence == "No difference: both sides are the same recording."
+
+
+def test_small_differences_of_single_runs_are_inconclusive() -> None:
+    assert compare(run(40), run(41)).verdict.outcome == "inconclusive"
+
+
+def test_repeated_runs_narrow_the_interval() -> None:
+    before = [run(40 * part) for part in (0.998, 1.0, 1.002, 1.001, 0.999)]
+    after = [run(40.04 * part) for part in (1.001, 0.999, 1.0, 0.998, 1.002)]
+    assert compare(before, after).verdict.outcome == "no_difference"
+
+
+def test_noise_between_runs_widens_it() -> None:
+    before = [run(part) for part in (40, 52, 35)]
+    after = [run(part) for part in (38, 30, 47)]
+    assert compare(before, after).verdict.outcome == "inconclusive"
+
+
+def test_the_answer_is_deterministic() -> None:
+    assert compare(run(40), run(37)) == compare(run(40), run(37))
+
+
+def test_other_options_need_separate_brackets() -> None:
+    stacks = Recorded(operators=True, shapes=True, stacks=True, device=True)
+    wide = compare(run(40, low=0.7, high=1.8, recorded=stacks), run(36, low=0.7, high=1.4))
+    assert wide.verdict.outcome == "inconclusive"
+    assert [d.what for d in wide.comparable.differences] == ["options"]
+    same = compare(run(40, low=0.7, high=1.8), run(32, low=0.7, high=1.8))
+    assert same.verdict.outcome == "faster", "equal options err alike"
+
+
+def test_a_pinned_step_time_decides() -> None:
+    stacks = Recorded(operators=True, shapes=True, stacks=True, device=True, pinned=True)
+    assert compare(run(40, recorded=stacks), run(30)).verdict.outcome == "faster"
+
+
+def test_single_runs_of_a_processor_are_not_trusted() -> None:
+    host = Recorded(operators=True, shapes=True)
+    shaky = (0.8, 1.0, 1.2, 0.9, 1.1, 1.0)
+    found = compare(run(40, recorded=host, jitter=shaky), run(32, recorded=host, jitter=shaky))
+    assert found.verdict.outcome == "inconclusive"
+
+
+@pytest.mark.parametrize(
+    ("after", "status"),
+    [(30, "improved"), (40, "passed"), (41, "passed"), (42, "undecided"), (50, "regressed")],
+)
+def test_the_check(after: float, status: str) -> None:
+    assert judge(compare(run(40), run(after))).status == status
+
+
+def test_a_strict_check_wants_to_be_sure() -> None:
+    found = compare(run(40), run(40.5))
+    assert judge(found).status == "passed"
+    assert judge(found, strict=True).status == "undecided"
+    assert judge(found, max_regression=0.5, strict=True).status == "passed"
+
+
+def test_an_empty_side_is_an_error() -> None:
+    with pytest.raises(UsageError):
+        compare([], run(40))
+
+
+def test_the_margin_is_the_callers() -> None:
+    before = [run(40 * part) for part in (0.998, 1.0, 1.002)]
+    after = [run(40.2 * part) for part in (1.001, 0.999, 1.0)]
+    assert compare(before, after).verdict.outcome == "inconclusive"
+    wide = CompareOptions(margin=0.1)
+    assert compare(before, after, options=wide).verdict.outcome == "no_difference"
+
+
+def test_scaling_finds_the_term_that_eats_it() -> None:
+    weak = [[run(40 + 3 * (n - 1), ranks=n)] for n in (1, 2, 4, 8)]
+    found = compare_scaling(weak, "weak").scaling
+    assert found is not None
+    assert found.per_rank_ns == pytest.approx(3e6, rel=0.01)
+    assert found.points[-1].efficiency == pytest.approx(40 / 61, rel=0.01)
+    assert [p.ranks for p in found.points] == [1, 2, 4, 8]
+
+
+def test_amdahl() -> None:
+    times = [round(1e9 * (0.9 / n + 0.1)) for n in (1, 2, 4, 8)]
+    serial, per_rank, error = fit([1, 2, 4, 8], times, "strong")
+    assert serial == pytest.approx(0.1, abs=0.005)
+    assert per_rank == pytest.approx(0, abs=1e5)
+    assert error is not None
+    assert error < 0.01
+
+
+def test_two_points_fit_nothing() -> None:
+    assert fit([1, 2], [100, 60], "strong") == (None, None, None)
+
+
+def test_other_numbers_of_ranks_show_the_scaling() -> None:
+    found = compare(run(40, ranks=1), run(45, ranks=2))
+    assert found.verdict.outcome == "not_comparable"
+    assert found.scaling is not None
+    assert "1.8x that people expect" in found.scaling.sentence
+
+
+def test_scaling_needs_different_numbers() -> None:
+    with pytest.raises(UsageError, match="different numbers of ranks"):
+        compare_scaling([[run(40)], [run(40)]])

@@ -1,0 +1,69 @@
+"""What became of costs, budget lines and findings."""
+
+from __future__ import annotations
+
+import msgspec
+
+from kinetoscope.compare import compare
+from kinetoscope.result import Budget
+from kinetoscope.result.profile import Cost
+from tests import results
+from tests.compare.sides import MS, run
+
+
+def cost(name: str, ms: float, *, shape: str = "", sd: float = 0.0, position: int = 0) -> Cost:
+    return Cost(
+        name=name,
+        shape=shape,
+        position=position,
+        calls=1.0,
+        device_ns=round(ms * MS),
+        device_sd_ns=round(sd * MS),
+    )
+
+
+def test_costs_are_matched_and_noise_is_none() -> None:
+    before = run(
+        40,
+        costs=(cost("mm", 10), cost("old", 5), cost("noisy", 4, sd=2), cost("pad", 3, shape="5x7")),
+    )
+    after = run(
+        30,
+        costs=(cost("mm", 6), cost("new", 2), cost("noisy", 5, sd=2), cost("pad", 1, shape="8x8")),
+    )
+    changes = {row.name: row for row in compare(before, after).operators}
+    assert changes["mm"].change == "faster"
+    assert changes["mm"].change_ns == -4 * MS
+    assert changes["old"].change == "gone"
+    assert changes["new"].change == "added"
+    assert changes["noisy"].change == "same"
+    assert changes["pad"].shape == "5x7 -> 8x8", "one row of this name is left on each side"
+
+
+def test_the_budget_says_where() -> None:
+    before = run(40, budget=(Budget("data_loading", "waiting", 30 * MS, 0.75),))
+    after = run(30, budget=(Budget("compute", "kernels", 30 * MS, 1.0),))
+    rows = {row.label: row.change for row in compare(before, after).budget}
+    assert rows == {"waiting": "gone", "kernels": "added"}
+
+
+def test_findings_go_stay_and_come() -> None:
+    found = compare(
+        run(40, findings=(results.LOADER, results.PIN)), run(10, findings=(results.PIN,))
+    )
+    assert [f.code for f in found.findings.gone] == ["DL101"]
+    assert [f.code for f in found.findings.stayed] == ["MM305"]
+    assert found.predictions[0].code == "DL101"
+    assert found.predictions[0].kept == "as_predicted", "2.9 to 5.4 promised, 4 achieved"
+    less = compare(run(40, findings=(results.LOADER,)), run(30, findings=()))
+    assert less.predictions[0].kept == "less"
+
+
+def test_the_place_tells_two_findings_of_one_code_apart() -> None:
+    here = results.LOADER
+    there = msgspec.structs.replace(
+        here, locations=(msgspec.structs.replace(here.locations[0], function="elsewhere"),)
+    )
+    found = compare(run(40, findings=(here,)), run(40.1, findings=(there,)))
+    assert [f.code for f in found.findings.gone] == ["DL101"]
+    assert [f.code for f in found.findings.new] == ["DL101"]

@@ -1,0 +1,105 @@
+"""The catalogue of remedies, and the plan; no torch needed."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from kinetoscope.errors import UsageError
+from kinetoscope.experiments.plan import plan
+from kinetoscope.experiments.registry import all_remedies, remedies_for, remedy_of
+from kinetoscope.experiments.remedy import RELATIVE, Facts
+from kinetoscope.rules.registry import all_rules
+from tests import results
+
+LOADER = {"num_workers": 0, "pin_memory": False, "persistent_workers": False}
+TRAINING = Facts(
+    training=True,
+    loaders=(LOADER,),
+    optimizers=({"class": "AdamW", "fused": False, "foreach": None, "has_fused": True},),
+    parameters=10,
+    dtypes=("float32",),
+    settings={"matmul_precision": "highest", "threads": 1, "gc_enabled": True},
+    cores=4,
+)
+
+
+@pytest.mark.parametrize("remedy", all_remedies(), ids=lambda remedy: remedy.id)
+def test_each_remedy_is_complete(remedy: object) -> None:
+    from kinetoscope.experiments.remedy import Remedy
+
+    assert isinstance(remedy, Remedy)
+    home = __import__(remedy.patch.__module__, fromlist=["x"])
+    if remedy.patch.__name__ != "<lambda>":
+        assert "Patch point" in (home.__doc__ or "")
+    assert remedy.id == remedy.id.lower()
+    assert remedy.tolerance in RELATIVE
+    assert set(remedy.must_not_worsen) <= {"loss", "outputs", "memory"}
+    assert remedy.snippet(remedy.values(TRAINING)[0] if remedy.values(TRAINING) else "x2")
+    assert all(len(code) == 5 for code in remedy.rules)
+
+
+def test_ids_are_distinct_and_most_rules_exist() -> None:
+    remedies = all_remedies()
+    assert len({remedy.id for remedy in remedies}) == len(remedies)
+    known = {rule.code for rule in all_rules()}
+    assert sum(bool(known & set(r.rules)) for r in remedies) >= 12
+
+
+def test_names_and_codes() -> None:
+    assert remedy_of("dataloader-workers=4")[1] == "4"
+    chosen = remedies_for(["DL101", "compile=default"])
+    assert [remedy.id for remedy, _ in chosen] == ["dataloader-workers", "compile"]
+    with pytest.raises(UsageError, match="no remedy"):
+        remedies_for(["DL113"])
+    with pytest.raises(UsageError, match="there is no remedy"):
+        remedies_for(["magic"])
+
+
+def test_the_diagnosis_orders_the_plan() -> None:
+    found = plan(TRAINING, results.diagnosis())
+    assert found.candidates[0].remedy.id == "dataloader-workers"
+    assert found.candidates[0].codes == ("DL101",)
+    assert found.candidates[0].predicted is not None
+    skipped = {remedy.id: reason for remedy, reason in found.skipped}
+    assert skipped["cuda-graph"] == "needs a GPU"
+    assert skipped["pin-memory"] == "needs a GPU"
+    assert skipped["batch-size"].startswith("only for inference")
+    assert skipped["garbage-collection"] == "no finding recommends it"
+
+
+def test_what_is_on_already_is_not_tried() -> None:
+    gpu = dataclasses.replace(
+        TRAINING,
+        device="cuda",
+        compiled=True,
+        autocast=True,
+        settings={"matmul_precision": "high", "cudnn_benchmark": True, "threads": 4},
+        optimizers=({"fused": True, "has_fused": True},),
+    )
+    reasons = {remedy.id: reason for remedy, reason in plan(gpu, None).skipped}
+    assert reasons["matmul-precision"] == "it is high already"
+    assert "already" in reasons["compile"]
+    assert "already" in reasons["autocast"]
+    assert "already" in reasons["optimizer-implementation"]
+
+
+def test_an_iterable_dataset_gets_no_workers() -> None:
+    facts = dataclasses.replace(TRAINING, loaders=({**LOADER, "iterable": True},))
+    reasons = {remedy.id: reason for remedy, reason in plan(facts, None).skipped}
+    assert "IterableDataset" in reasons["dataloader-workers"]
+
+
+def test_only_and_skip() -> None:
+    chosen = remedies_for(["threads=2"])
+    assert [(c.remedy.id, c.value) for c in plan(TRAINING, None, chosen=chosen).candidates] == [
+        ("threads", "2")
+    ]
+    left = plan(TRAINING, None, skip=["threads"])
+    assert "threads" not in {c.remedy.id for c in left.candidates}
+
+
+def test_the_sweep_leaves_the_present_number_out() -> None:
+    values = [c.value for c in plan(TRAINING, None).candidates if c.remedy.id == "threads"]
+    assert values == ["2", "4"]
