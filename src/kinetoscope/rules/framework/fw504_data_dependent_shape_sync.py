@@ -67,7 +67,7 @@ class Thresholds(Options, frozen=True):
     """Rarer ones belong to logging or evaluation."""
     many_per_step: float = 8.0
     """From so many a step on they are taken for a loop that tensors of fixed size can replace."""
-    body: tuple[float, float, float] = (0.4, 0.85, 1.0)
+    body: tuple[float, float, float] = (0.6, 0.95, 1.0)
     """Part of such a loop's other host time that goes away when its iterations become one
     computation on tensors of fixed size: at the cautious end, likely, at best."""
 
