@@ -210,6 +210,32 @@ def test_chains(names: tuple[str, ...], lengths: list[int]) -> None:
 
 
 @pytest.mark.parametrize(
+    ("second", "left"),
+    [
+        pytest.param(0, 1.5, id="numbers"),
+        pytest.param(8, (2 + 8 / 2) / 3, id="half of the second tensors are read as well"),
+    ],
+)
+def test_other_tensors_that_a_chain_reads_are_read_by_the_fused_kernel(
+    second: int, left: float
+) -> None:
+    """Eight kernels of 500 us are 4 of 5 ms; the fused one takes `left` times the longest."""
+    t = TraceBuilder()
+    for step in range(4):
+        at = step * 5_000
+        t.step(at, 5_000)
+        for i in range(8):
+            other = [1 << 24] if i < second else []
+            t.op("aten::add", at + 10 + 20 * i, 12, dims=[[1 << 24], other, []])
+            t.kernel("k", at + 500 + 500 * i, 500, launch_at=at + 14 + 20 * i)
+        t.op("aten::mm", at + 200, 20, dims=[[64, 64], [64, 64]])
+        t.kernel("gemm", at + 4_500, 990, launch_at=at + 205)
+        t.sync(at + 240, 4_740)
+    (hit,) = _hits("CP212", t)
+    assert hit.gain.low == pytest.approx(5 / (5 - 4 + left * 0.5), rel=0.08)
+
+
+@pytest.mark.parametrize(
     ("dur", "gains"),
     [pytest.param(1_312, False, id="at 65 % of the peak"), pytest.param(8_000, True, id="at 11 %")],
 )

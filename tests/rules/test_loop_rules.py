@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kinetoscope.analysis import Analysis
+from kinetoscope.analysis import Analysis, AnalysisOptions
 from kinetoscope.metrics.loops import describe, find_loops
 from kinetoscope.rules.registry import all_rules
 from kinetoscope.testing import TraceBuilder
@@ -68,7 +68,7 @@ def test_what_counts_as_a_loop_over_a_tensor(
 
 
 def test_the_gain_of_a_loop_is_all_but_one_iteration() -> None:
-    """20 iterations of 200 us are 4 ms of 10 ms; 3.8 ms go."""
+    """20 iterations of 200 us are 4 ms of 10 ms; 3.8 ms go, at best with 0.75 ms of cold caches."""
     t = TraceBuilder(device=None)
     for step in range(3):
         at = step * 10_000
@@ -79,7 +79,7 @@ def test_the_gain_of_a_loop_is_all_but_one_iteration() -> None:
             t.op("aten::mul", begin + 100, 100, dims=[[64], [64]])
         t.op("aten::mm", at + 4_020, 5_900, dims=[[64, 64], [64, 64]])
     (hit,) = RULES["FW516"].run(Analysis(t.read())).hits
-    assert hit.gain.high == pytest.approx(10_000 / 6_200, rel=0.02)
+    assert hit.gain.high == pytest.approx(10_000 / (6_200 - 750), rel=0.02)
     assert next(e.value for e in hit.evidence if e.name == "iterations") == 20
 
 
@@ -137,3 +137,24 @@ def test_optimizers_that_update_tensor_by_tensor(
     ops: tuple[str, ...], tensors: int, fires: bool
 ) -> None:
     assert _fires("FW507", _optimizer(*ops, tensors=tensors)) is fires
+
+
+def test_an_optimizer_of_the_programs_own_is_named() -> None:
+    """40 updates of 100 us; what stays is 2.5 us a parameter, of which there are 40."""
+    t = TraceBuilder()
+    for step in range(4):
+        at = step * 10_000
+        t.step(at, 10_000)
+        t.python("train.py(5): training_step", at + 1, 9_990)
+        t.op("aten::mm", at + 5, 100, dims=[[64, 64], [64, 64]])
+        t.kernel("gemm", at + 20, 90, launch_at=at + 10)
+        t.annotation("Optimizer.step#Lion.step", at + 5_000, 4_100)
+        t.python("lion.py(9): update_each", at + 5_010, 4_080)
+        for i in range(40):
+            begin = at + 5_020 + 100 * i
+            t.op("aten::mul_", begin, 90, dims=[[64], []])
+            t.kernel("vectorized_elementwise_kernel", begin + 10, 2, launch_at=begin + 3)
+    (hit,) = RULES["FW507"].run(Analysis(t.read(), AnalysisOptions(real_step_ns=10_000_000))).hits
+    assert [p.function for p in hit.locations[:2]] == ["update_each", "training_step"]
+    assert hit.gain.mid == pytest.approx(10 / (10 - 4.1 + 40 * 0.0025), rel=0.01)
+    assert "_foreach_" in hit.fix.summary

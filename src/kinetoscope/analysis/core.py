@@ -264,6 +264,11 @@ class Analysis:
         """|replayed / recorded - 1| without a change: how far the model can be trusted."""
         return abs(self._base_ns(0.0) / max(self.step_ns, 1) - 1.0)
 
+    def speedup(self, change: Change, deflate: float) -> float:
+        """Step speed-up of a change when profiling cost this many times the modelled overhead."""
+        after = simulate(self.model, change, deflate=deflate).step_ns
+        return self._base_ns(deflate) / max(after, 1.0)
+
     def gain(self, low: Change, mid: Change | None = None, high: Change | None = None) -> Gain:
         """Step speed-up of a change, as a range.
 
@@ -284,10 +289,14 @@ class Analysis:
         base = {f: self._base_ns(f) for f in {mid_f, slow_f, fast_f}}
         middle = max(base[mid_f] / after(mid, mid_f), 1.0)
         # Profiling may have inflated what the fix removes and what it leaves to a different
-        # degree, so the likely step is also set against the slowest and the fastest remainder.
+        # degree: the likely part that goes is also set against the slowest remainder, the largest
+        # one and the likely step against the fastest.
         slowest, fastest = after(low, slow_f), after(high, fast_f)
-        lows = [base[slow_f] / slowest, base[mid_f] / slowest, base[fast_f] / after(low, fast_f)]
+        likely = max(base[mid_f] - after(low, mid_f), 0.0)
+        most = max(base[slow_f] - after(high, slow_f), 0.0)
+        lows = [base[slow_f] / slowest, 1 + likely / slowest, base[fast_f] / after(low, fast_f)]
         highs = [base[fast_f] / fastest, base[mid_f] / fastest, base[slow_f] / after(high, slow_f)]
+        highs.append(1 + most / fastest)
         slack = 1.0 + max(self.replay_error - 0.05, 0.0)
         bottom = max(min(*lows, middle) / slack, 1.0)
         top = max(*highs, middle) * slack

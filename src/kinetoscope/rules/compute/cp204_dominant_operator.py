@@ -14,7 +14,7 @@ less work helps: lower precision, a smaller or sparser layer, another algorithm.
 
 ## Limits
 A finding without a gain is information, not a fault: a large matrix product at 70 % of the peak is
-what a well-tuned program looks like.
+what a well-tuned program looks like. Operators that only copy are left to the rules about copies.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ from kinetoscope.rules.compute._kernels import (
     places,
     shrunk,
 )
-from kinetoscope.trace.kinds import Kind
+from kinetoscope.trace.kinds import Family, Kind
+from kinetoscope.trace.op_names import op_family
 from kinetoscope.trace.trace import IntArray
 from kinetoscope.units import duration, percent
 
@@ -111,6 +112,7 @@ def _heaviest(analysis: Analysis, work: DeviceOps) -> IntArray:
     """Positions of the events of the operator and shape with most time."""
     compute = analysis.trace.column("kind")[work.rows] == Kind.KERNEL
     compute &= (work.op >= 0) & ~work.optimizer
+    compute &= ~work.by_op_name(lambda name: op_family(name) == Family.COPY)
     known = np.flatnonzero(compute)
     if known.size == 0:
         return known

@@ -22,6 +22,7 @@ for another reason (FW502).
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import prod
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -29,6 +30,7 @@ import numpy.typing as npt
 
 from kinetoscope.analysis import Analysis
 from kinetoscope.metrics.chains import Chains, pointwise_chains
+from kinetoscope.metrics.device_ops import args_of
 from kinetoscope.replay import Change
 from kinetoscope.result import Evidence, Fix
 from kinetoscope.result.finding import Severity
@@ -41,6 +43,8 @@ from kinetoscope.rules.compute._kernels import (
     per_step_ns,
     places,
 )
+from kinetoscope.trace.kinds import Family
+from kinetoscope.trace.op_names import op_family
 from kinetoscope.trace.trace import IntArray
 from kinetoscope.units import duration, percent
 
@@ -56,7 +60,8 @@ class Thresholds(Options, frozen=True):
     min_kernel_ns: int = 6_000
     """Mean length of a chain's kernels; shorter ones are bound by launching and start-up."""
     passes: tuple[float, float, float] = (1.5, 1.15, 0.6)
-    """Time of the fused kernel over that of the chain's longest kernel."""
+    """Time of the fused kernel over that of the chain's longest kernel; more at worst where many
+    operators of the chain take two tensors."""
     host_saved: tuple[float, float, float] = (0.3, 0.6, 0.9)
     """Part of the operators' host time that compiled code saves: it checks its guards and launches
     one kernel."""
@@ -83,6 +88,9 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
     drop = _calls(chains, first, others)
     host = host_of(analysis, chains.work, others)
     spent = per_step_ns(analysis, rows)
+    low, mid, high = options.passes
+    worst = np.maximum(_worst_passes(chains), low)
+    passes = [worst * longest, mid * longest, high * longest]
     passes_now = float(total[good].sum() / max(longest[good].sum(), 1))
     cap: Severity = "critical" if share >= options.dominant else "medium"
     yield Hit(
@@ -108,19 +116,41 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
                 Change(
                     durations=(
                         chains.work.rows[first],
-                        np.minimum(part * longest, total)[good].astype(np.int64),
+                        np.minimum(fused, total)[good].astype(np.int64),
                     ),
                     drop_calls=drop,
                     host_cut=host,
                     host_cut_factor=saved,
                 )
-                for part, saved in zip(options.passes, options.host_saved, strict=True)
+                for fused, saved in zip(passes, options.host_saved, strict=True)
             )
         ),
         confidence=0.7,
         claims=extent_of(analysis, rows),
         at_most=cap,
     )
+
+
+_FUSED_PASSES = 2
+"""Reading the first tensor and writing the result."""
+_LONGEST_PASSES = 3
+"""The longest kernel of a chain with operators on two tensors reads both and writes one."""
+_MOST_PASSES = 2.0
+
+
+def _worst_passes(chains: Chains) -> npt.NDArray[np.float64]:
+    """Time of each fused kernel over that of the longest one when half of the operators on two
+    tensors bring in one that the chain has not read yet."""
+    work = chains.work
+    two = np.zeros(work.rows.size)
+    for group in work.groups(chains.members):
+        args = args_of(work.trace, int(work.op[group[0]]))
+        sizes = [prod(args.shape(i)) for i in args.tensors()]
+        both = sizes.count(max(sizes, default=0)) > 1
+        two[group] = both and op_family(work.op_name(int(group[0]))) != Family.COPY
+    count = np.bincount(chains.chain, weights=two[chains.members], minlength=chains.count)
+    passes = (_FUSED_PASSES + count / 2) / _LONGEST_PASSES
+    return np.asarray(np.minimum(passes, _MOST_PASSES), dtype=np.float64)
 
 
 def _split(chains: Chains, good: npt.NDArray[np.bool_]) -> tuple[IntArray, IntArray]:
