@@ -66,7 +66,7 @@ CONTENDERS = (
     Contender("json.load", _JSON),
     Contender("kinetoscope load", _LOAD),
     Contender("kinetoscope load, one process", _LOAD_ALONE),
-    Contender("kinetoscope load + diagnose", _DIAGNOSE, "kinetoscope.diagnose"),
+    Contender("kinetoscope load + diagnose", _DIAGNOSE, "kinetoscope.engine"),
     Contender("HTA", _HTA, "hta"),
     Contender("TraceLens", _TRACELENS, "TraceLens"),
 )

@@ -24,6 +24,7 @@ LAYERS: dict[str, float] = {
     "analysis": 3,
     "rules": 4,
     "verdict": 5,
+    "viewdata": 5,
     "engine": 5.5,
     "report": 6,
     "compare": 6,

@@ -84,8 +84,21 @@ def score_case(folder: Path, case: str, truth: dict[str, Any], variant: str) -> 
         right = None
         if variant != "fixed":
             right = result.verdict.bottleneck in {truth["class"], *truth.get("also", ())}
-        return Score(case, result.verdict.bottleneck, right, None, None, None, "", None, None,
-                     None, alarms=alarms, top=top, **fields)
+        return Score(
+            case,
+            result.verdict.bottleneck,
+            right,
+            None,
+            None,
+            None,
+            "",
+            None,
+            None,
+            None,
+            alarms=alarms,
+            top=top,
+            **fields,
+        )
     hit, rank = _cause(program, truth["codes"])
     gain_right, error, width, text = _gain(hit, truth["speedup"])
     return Score(
@@ -154,7 +167,9 @@ def _row(score: Score, truth: dict[str, Any]) -> list[str]:
         score.gain,
         f"{truth.get('speedup', 0):.2f}" if score.cause_right is not None else "",
         _mark(score.gain_right),
-        "" if score.step_error is None else f"{score.step_error:+.0%}{'' if score.step_inside else ' !'}",
+        ""
+        if score.step_error is None
+        else f"{score.step_error:+.0%}{'' if score.step_inside else ' !'}",
         " ".join(score.alarms) if score.cause_right is None else "",
         ", ".join(score.top),
     ]
@@ -179,8 +194,19 @@ def main() -> None:
     args = parser.parse_args()
     truths = json.loads((args.folder / "TRUTH.json").read_text())
     table = Table(
-        "case", "verdict", "class", "#", "cause", "function", "gain", "true", "in range",
-        "step", "alarms", "top three", pad_edge=False,
+        "case",
+        "verdict",
+        "class",
+        "#",
+        "cause",
+        "function",
+        "gain",
+        "true",
+        "in range",
+        "step",
+        "alarms",
+        "top three",
+        pad_edge=False,
     )
     scores = []
     for case, truth in sorted(truths.items()):
@@ -204,9 +230,13 @@ def _totals(console: Console, scores: list[Score], variant: str) -> None:
     console.print(f"median |log gain error| {_median([s.gain_error for s in scores])}")
     console.print(f"median range width    {_median([s.gain_width for s in scores])}")
     console.print(f"step in bracket       {_share([s.step_inside for s in scores])}")
-    console.print(f"median |step error|   {_median([abs(s.step_error) if s.step_error is not None else None for s in scores])}")
+    console.print(
+        f"median |step error|   {_median([abs(s.step_error) if s.step_error is not None else None for s in scores])}"
+    )
     alarms = sum(bool(s.alarms) for s in healthy)
-    console.print(f"false alarms          {alarms} of {len(healthy)} {'fixed' if variant == 'fixed' else 'healthy'} recordings")
+    console.print(
+        f"false alarms          {alarms} of {len(healthy)} {'fixed' if variant == 'fixed' else 'healthy'} recordings"
+    )
 
 
 if __name__ == "__main__":

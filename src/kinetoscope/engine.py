@@ -49,6 +49,20 @@ class DiagnoseOptions:
     preview: bool = False
 
 
+@dataclass(frozen=True)
+class Examined:
+    """A diagnosis with the analyses that it came from.
+
+    Attributes:
+        lead: the rank that the diagnosis speaks of.
+        ranks: all ranks.
+    """
+
+    diagnosis: Diagnosis
+    lead: Analysis
+    ranks: tuple[Analysis, ...]
+
+
 def diagnose(
     paths: Sequence[str | Path] | str | Path,
     *,
@@ -61,11 +75,21 @@ def diagnose(
         InputError: nothing could be read; the message names the file and the next step.
         UsageError: a rule prefix that fits no rule.
     """
+    return examine(paths, options=options, progress=progress).diagnosis
+
+
+def examine(
+    paths: Sequence[str | Path] | str | Path,
+    *,
+    options: DiagnoseOptions | None = None,
+    progress: Progress | None = None,
+) -> Examined:
+    """Diagnose like `diagnose` and keep the analyses, for whatever shows more than the result."""
     options = options or DiagnoseOptions()
     rules = select_rules(all_rules(), options.select, options.ignore, preview=options.preview)
     given = [paths] if isinstance(paths, str | Path) else list(paths)
     job = open_paths([Path(p) for p in given], progress=progress)
-    return diagnose_job(job, rules, options=options, progress=progress)
+    return examine_job(job, rules, options=options, progress=progress)
 
 
 def diagnose_job(
@@ -76,6 +100,17 @@ def diagnose_job(
     progress: Progress | None = None,
 ) -> Diagnosis:
     """Diagnose what has been read."""
+    return examine_job(job, rules, options=options, progress=progress).diagnosis
+
+
+def examine_job(
+    job: Job,
+    rules: tuple[Rule, ...],
+    *,
+    options: DiagnoseOptions | None = None,
+    progress: Progress | None = None,
+) -> Examined:
+    """Diagnose what has been read and keep the analyses."""
     options = options or DiagnoseOptions()
     analyses = _analyses(job, options)
     lead = leading(analyses)
@@ -84,7 +119,7 @@ def diagnose_job(
     lines = budget(lead)
     step_time = lead.step_time
     notes = notes_for(lead, job)
-    return Diagnosis(
+    diagnosis = Diagnosis(
         schema_version=SCHEMA_VERSION,
         kinetoscope=kinetoscope.__version__,
         inputs=tuple(_input_info(trace) for trace in job.traces),
@@ -106,6 +141,7 @@ def diagnose_job(
         notes=notes,
         profile=profile(analyses, lead, world_size=job.world_size),
     )
+    return Examined(diagnosis, lead, analyses)
 
 
 def _analyses(job: Job, options: DiagnoseOptions) -> tuple[Analysis, ...]:
@@ -163,4 +199,13 @@ def _input_info(trace: Trace) -> InputInfo:
     )
 
 
-__all__ = ["DiagnoseOptions", "diagnose", "diagnose_job", "rank", "run_rules"]
+__all__ = [
+    "DiagnoseOptions",
+    "Examined",
+    "diagnose",
+    "diagnose_job",
+    "examine",
+    "examine_job",
+    "rank",
+    "run_rules",
+]

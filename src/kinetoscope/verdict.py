@@ -17,6 +17,9 @@ from kinetoscope.units import duration, percent
 _CLEAR_LEAD = 0.15
 _USEFUL = 0.70
 """From this share of the step on, the device's own work is what limits it."""
+_HOST_CERTAIN = 0.4
+"""Where profiling inflated the host much, a smaller share of it proves no host bottleneck."""
+_MUCH_INFLATED = 1.3
 _WASTE = 0.15
 """Below this share, no single kind of waste is a bottleneck."""
 _MEMORY_KERNELS = 0.67
@@ -26,9 +29,7 @@ _BUSY_ENOUGH = 0.85
 """Share of the step in which a healthy device does useful work."""
 
 
-def decide(
-    analysis: Analysis, lines: Sequence[Budget], findings: Sequence[Finding]
-) -> Verdict:
+def decide(analysis: Analysis, lines: Sequence[Budget], findings: Sequence[Finding]) -> Verdict:
     """Decide the class by the budget (RULES.md, Appendix C), with what the findings prove."""
     if analysis.coverage.device_missing:
         return Verdict(
@@ -42,15 +43,10 @@ def decide(
             ),
         )
     scores = score(lines)
-    leak = next((f for f in findings if f.gain.basis == "none" and f.severity == "critical"), None)
     healthy = _healthy(scores, findings)
-    if leak is not None and _outweighs(leak, scores, findings):
-        return Verdict(
-            leak.class_,
-            healthy=False,
-            confidence=leak.confidence,
-            sentence=leak.message,
-        )
+    leak = _leak(findings)
+    if leak is not None and _outweighs(scores, findings):
+        return Verdict("memory", healthy=False, confidence=leak.confidence, sentence=leak.message)
     confidence = _confidence(analysis, scores.lead)
     if _unknown(lines):
         return Verdict(
@@ -75,11 +71,13 @@ class Scores:
         useful: kernels, limited by arithmetic or by bandwidth.
         kernels: which of the two limits most of them.
         waste: everything else that has a class, by class.
+        inflated: profiling slowed the host so much that its share is uncertain.
     """
 
     useful: float
     kernels: BottleneckClass
     waste: dict[BottleneckClass, float]
+    inflated: bool = False
 
     @property
     def worst(self) -> BottleneckClass:
@@ -94,7 +92,8 @@ class Scores:
         fill the step. Otherwise it is the largest kind of waste, if a single one is large.
         """
         waste = self.waste[self.worst]
-        if self.useful >= _USEFUL or (waste < _WASTE and self.useful >= waste):
+        least = _HOST_CERTAIN if self.inflated and self.worst == "framework" else _WASTE
+        if self.useful >= _USEFUL or (waste < least and self.useful >= waste):
             return self.kernels
         return self.worst
 
@@ -108,14 +107,11 @@ class Scores:
     @property
     def lead(self) -> float:
         """How far the named class is ahead of the next one."""
-        named = self.bottleneck
-        others = [share for name, share in self.waste.items() if name != named]
-        if named != self.kernels and self.useful < _USEFUL:
-            return self.share - max(others)
-        return self.share - max(others) if others else self.share
+        others = [share for name, share in self.waste.items() if name != self.bottleneck]
+        return self.share - max(others)
 
 
-def score(lines: Sequence[Budget]) -> Scores:
+def score(lines: Sequence[Budget], *, inflated: bool = False) -> Scores:
     """Sum the budget up."""
     arithmetic = bandwidth = 0.0
     waste: dict[BottleneckClass, float] = dict.fromkeys(
@@ -129,7 +125,8 @@ def score(lines: Sequence[Budget]) -> Scores:
         elif line.class_ != "unattributed":
             waste[line.class_] += line.share
     limited = bandwidth > _MEMORY_KERNELS * (arithmetic + bandwidth)
-    return Scores(arithmetic + bandwidth, "memory" if limited else "compute", waste)
+    kernels: BottleneckClass = "memory" if limited else "compute"
+    return Scores(arithmetic + bandwidth, kernels, waste, inflated)
 
 
 def _healthy(scores: Scores, findings: Sequence[Finding]) -> bool:
@@ -140,18 +137,26 @@ def _healthy(scores: Scores, findings: Sequence[Finding]) -> bool:
     return not worth_it and scores.useful >= _BUSY_ENOUGH
 
 
-def _outweighs(leak: Finding, scores: Scores, findings: Sequence[Finding]) -> bool:
-    """Does a finding without a time gain (memory that runs out) come before the budget's class?
+def _leak(findings: Sequence[Finding]) -> Finding | None:
+    """The finding that says that memory runs out: critical, though it costs no time."""
+    return next(
+        (
+            f
+            for f in findings
+            if f.class_ == "memory" and f.gain.basis == "none" and f.severity == "critical"
+        ),
+        None,
+    )
+
+
+def _outweighs(scores: Scores, findings: Sequence[Finding]) -> bool:
+    """Does memory that runs out come before the budget's class?
 
     It does when the device is busy with useful work, or when nothing else found is serious: a
     program that will crash is in more trouble than one that could be faster.
     """
-    if leak.class_ == "quality":
-        return False
     high = SEVERITIES.index("high")
-    serious = any(
-        SEVERITIES.index(f.severity) <= high and f.gain.basis != "none" for f in findings
-    )
+    serious = any(SEVERITIES.index(f.severity) <= high and f.gain.basis != "none" for f in findings)
     return scores.bottleneck == scores.kernels or not serious
 
 
@@ -171,6 +176,7 @@ def _confidence(analysis: Analysis, lead: float) -> float:
     return round(max(value, 0.1), 2)
 
 
+_KERNEL_LABELS = (BANDWIDTH_LABEL, HOST_BANDWIDTH_LABEL)
 _SENTENCES: dict[str, str] = {
     "data_loading": "The device waits for input {share} of the step; most of it is {label}.",
     "communication": "Communication takes {share} of the step; most of it is {label}.",
@@ -186,11 +192,14 @@ _HOST_SENTENCES = {
 }
 
 
-def _sentence(
-    scores: Scores, healthy: bool, lines: Sequence[Budget], analysis: Analysis
-) -> str:
+def _sentence(scores: Scores, healthy: bool, lines: Sequence[Budget], analysis: Analysis) -> str:
     named = scores.bottleneck
-    largest = next((line.label for line in lines if line.class_ == named), "not in a known class")
+    kernels = named == scores.kernels
+    # Both kinds of kernels are named by the one class, so the larger one is to be named.
+    mine = [
+        line for line in lines if line.class_ == named or (kernels and line.label in _KERNEL_LABELS)
+    ]
+    largest = mine[0].label if mine else "not in a known class"
     templates = _SENTENCES if analysis.device else _HOST_SENTENCES
     text = templates[named].format(share=percent(scores.share), label=largest)
     return f"{text} Nothing found is worth a fix." if healthy else text
@@ -218,38 +227,16 @@ def _long_gap(analysis: Analysis) -> list[str]:
     inside = f" (in {trace.names[trace.column('name_id')[op]]})" if op not in (-1, row) else ""
     places = analysis.locations(np.array([row]))
     place = next((f" called from {p.function} ({p.file}:{p.line})" for p in places if p.file), "")
-    return [f"One idle gap lasts {duration(length)}; meanwhile the host was in {name}{inside}{place}."]
+    return [
+        f"One idle gap lasts {duration(length)}; meanwhile the host was in {name}{inside}{place}."
+    ]
 
 
 def notes_for(analysis: Analysis, job: Job) -> tuple[str, ...]:
     """What a reader should know about the recording before trusting the numbers."""
     notes = []
-    step, times = analysis.step_time, analysis.times
-    if step.mid < 0.9 * analysis.step_ns:
-        notes.append(
-            f"Profiling slowed the host: the step was recorded at {duration(analysis.step_ns)}, "
-            f"without the profiler it takes about {duration(step.mid)}. "
-            "Give the true time with --real-step-ms to narrow all ranges."
-        )
     notes.extend(_long_gap(analysis))
-    if times.orphan_rows.size > 0.05 * max(times.device_rows.size, 1):
-        share = times.orphan_rows.size / times.device_rows.size
-        notes.append(
-            f"{percent(share)} of the device events were launched before the recorded "
-            "steps; they count for the device's time, not for the steps' work."
-        )
-    if not analysis.coverage.complete and analysis.coverage.launches:
-        notes.append(
-            f"Only {percent(analysis.coverage.ratio)} of the launches have a device "
-            "event: statements about idle time are uncertain."
-        )
     if analysis.device is None and analysis.coverage.launches == 0:
         notes.append("No device activity was recorded: the diagnosis speaks of the host alone.")
-    world = analysis.trace.header.world_size
-    if world and world > len(job.traces):
-        notes.append(
-            f"{len(job.traces)} of {world} ranks were given: waiting for a peer and a slow "
-            "network cannot be told apart."
-        )
     notes.extend(f"{path}: skipped, {reason}" for path, reason in job.skipped)
     return tuple(notes)

@@ -36,7 +36,7 @@ def saved(tmp_path: Path) -> Path:
         (["analyze", "x", "--fail-on", "dire"], 2, "'dire' is not one of", "analyze --help"),
         (["analyze", "x", "--real-step-ms", "0"], 2, "0.0 is not in the range", "--help"),
         (["analyze", "x", "--source-root", "/no/such"], 2, "does not exist", "--help"),
-        (["analyze", "x", "-o", "a.html"], 2, "no format for the suffix '.html'", ".json, .md"),
+        (["analyze", "x", "-o", "a.pdf"], 2, "no format for the suffix '.pdf'", ".json, .md"),
         (["analyze", "x", "-o", "/no/such/a.md"], 2, "there is no folder /no/such", "mkdir -p"),
         (["analyze", "/no/such.json"], 3, "/no/such.json", ""),
         (["report", "/no/such.json"], 3, "/no/such.json: no such file", "-o result.json"),

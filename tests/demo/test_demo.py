@@ -31,8 +31,8 @@ def test_the_whole_loop_on_recordings(tmp_path: Path, capsys: Capture) -> None:
     assert "Traceback" not in err
     names = {path.name for path in (tmp_path / "demo").iterdir()}
     assert names == {
-        *("before.json", "before.md", "before.trace.json.gz", "train.py"),
-        *("after.json", "after.md", "after.trace.json.gz"),
+        *("before.html", "before.json", "before.md", "before.trace.json.gz", "train.py"),
+        *("after.html", "after.json", "after.md", "after.trace.json.gz"),
     }
 
 

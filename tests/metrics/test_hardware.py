@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from kinetoscope.errors import FormatError, InputNotFoundError
-from kinetoscope.metrics.hardware import load_peaks, peaks_of
+from kinetoscope.metrics.hardware import load_peaks, lookup, peaks_of
 from kinetoscope.metrics.hardware.peaks import Peaks
 from kinetoscope.metrics.precision import Math
 from kinetoscope.trace.trace import DeviceProperties, Header
@@ -164,3 +164,10 @@ def test_own_files_that_are_wrong_say_so(tmp_path: Path, text: str) -> None:
 def test_own_file_that_is_missing(tmp_path: Path) -> None:
     with pytest.raises(InputNotFoundError):
         load_peaks(tmp_path / "no.toml")
+
+
+def test_patterns_are_read_without_decoding_the_files() -> None:
+    """The quick look at the pattern lines sees what decoding sees."""
+    quick = lookup._patterns()
+    assert {name: tuple(lookup._device(name).patterns) for name in quick} == quick
+    assert all(quick.values())

@@ -11,7 +11,8 @@ from kinetoscope.testing import TraceBuilder
 def _by_cause(analysis: Analysis) -> dict[Cause, int]:
     pieces = analysis.pieces
     return {
-        Cause(c): int(pieces.ns[pieces.cause == c].sum()) for c in sorted(set(pieces.cause.tolist()))
+        Cause(c): int(pieces.ns[pieces.cause == c].sum())
+        for c in sorted(set(pieces.cause.tolist()))
     }
 
 

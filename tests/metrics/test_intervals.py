@@ -92,9 +92,7 @@ def test_overlaps_name_both_sides(a: list[tuple[int, int]], b: list[tuple[int, i
 
 
 @given(_RAW, st.lists(st.tuples(_MOMENT, _MOMENT), min_size=1, max_size=8))
-def test_coverage_of_many_ranges(
-    raw: list[tuple[int, int]], ranges: list[tuple[int, int]]
-) -> None:
+def test_coverage_of_many_ranges(raw: list[tuple[int, int]], ranges: list[tuple[int, int]]) -> None:
     low, high = _set(ranges)
     got = Coverage(union(*_set(raw))).between(low, high)
     points = _points(raw)

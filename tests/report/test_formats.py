@@ -109,17 +109,23 @@ def test_code_spans_hold_backticks() -> None:
 
 @pytest.mark.parametrize(
     ("path", "form"),
-    [("a.json", "json"), ("x/b.MD", "markdown"), ("c.txt", "terminal"), ("d.markdown", "markdown")],
+    [
+        ("a.json", "json"),
+        ("x/b.MD", "markdown"),
+        ("c.txt", "terminal"),
+        ("d.markdown", "markdown"),
+        ("e.htm", "html"),
+    ],
 )
 def test_the_suffix_says_the_format(path: str, form: str) -> None:
     assert format_of(path) == form
 
 
-@pytest.mark.parametrize("path", ["a.html", "b", ".json.gz", "c.json.gz"])
+@pytest.mark.parametrize("path", ["a.pdf", "b", ".json.gz", "c.json.gz"])
 def test_other_suffixes_name_those_that_exist(path: str) -> None:
     with pytest.raises(UsageError) as error:
         format_of(path)
-    assert ".json, .md, .txt" in error.value.hint
+    assert ".html, .json, .md, .sarif, .txt" in error.value.hint
 
 
 @pytest.mark.parametrize("form", FORMATS)

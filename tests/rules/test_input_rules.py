@@ -107,7 +107,7 @@ def test_pinned_copies_are_no_pageable_ones() -> None:
     assert run("DL105", t).status == "silent"
 
 
-def preparing(*, trains: bool, stacks: bool = True) -> TraceBuilder:
+def preparing(*, trains: bool, stacks: bool = True, size: int = 1 << 20) -> TraceBuilder:
     t = TraceBuilder()
     for step in range(5):
         at = step * 10_000
@@ -115,7 +115,7 @@ def preparing(*, trains: bool, stacks: bool = True) -> TraceBuilder:
         if stacks:
             t.python("prog.py(3): prepare", at + 10, 6_000)
         t.op("aten::to", at + 6_010, 30)
-        t.copy("HtoD Pageable", 1 << 20, at + 6_022, 16, launch_at=at + 6_012)
+        t.copy("HtoD Pageable", size, at + 6_022, 16, launch_at=at + 6_012)
         t.kernel("gemm", at + 6_060, 3_900, launch_at=at + 6_045)
         t.sync(at + 6_050, 3_915)
         if trains:
@@ -132,6 +132,11 @@ def test_work_on_the_input_is_one_finding_whatever_the_program(*, stacks: bool) 
         assert value(found, "idle_during_preparation") == pytest.approx(6_000_000, rel=0.02)
         assert found.hits[0].gain.low <= 10 / 4 <= found.hits[0].gain.high
         assert run(other, t).status == "silent"
+
+
+@pytest.mark.parametrize(("size", "status"), [(2_048, "fired"), (8, "silent")])
+def test_long_work_makes_a_small_copy_input_but_not_a_scalar(size: int, status: str) -> None:
+    assert run("IN612", preparing(trains=False, size=size)).status == status
 
 
 def test_the_function_that_prepares_is_named() -> None:

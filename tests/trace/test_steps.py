@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 from kinetoscope.metrics.step_time import step_times
 from kinetoscope.testing import TraceBuilder
 
@@ -71,7 +73,7 @@ def test_device_events_belong_to_the_step_that_launched_them() -> None:
 def test_a_warm_up_step_is_not_steady() -> None:
     t = TraceBuilder()
     edges = [0, 500, 600, 700, 800]
-    for low, high in zip(edges, edges[1:], strict=False):
+    for low, high in itertools.pairwise(edges):
         t.step(low, high - low)
         t.kernel("gemm", low + 20, 30, launch_at=low + 5)
     times = step_times(t.read())

@@ -16,10 +16,14 @@ from kinetoscope.metrics.budget import (
     idle_lines,
     merged,
 )
-from kinetoscope.metrics.ownership import owned_gaps
 from kinetoscope.metrics.idle import host_blocked
 from kinetoscope.metrics.overhead import event_overhead_ns
+from kinetoscope.metrics.ownership import owned_gaps
 from kinetoscope.result import Budget
+from kinetoscope.trace.trace import IntArray
+
+_LEAST_HOST = 0.1
+"""Part of the host's idle time that remains where device work fills the step."""
 
 
 def recorded_lines(analysis: Analysis) -> list[Line]:
@@ -47,7 +51,7 @@ def _without_waiting(analysis: Analysis, lines: list[Line]) -> list[Line]:
     return kept + waiting
 
 
-def _deflated(analysis: Analysis) -> np.ndarray:  # type: ignore[type-arg]
+def _deflated(analysis: Analysis) -> IntArray:
     """Length of each idle piece without the overhead of the events that start in it."""
     pieces, trace = analysis.pieces, analysis.trace
     cost = event_overhead_ns(trace)
@@ -55,7 +59,7 @@ def _deflated(analysis: Analysis) -> np.ndarray:  # type: ignore[type-arg]
     ts = trace.column("ts_ns")[use]
     total = np.concatenate(([0.0], np.cumsum(cost[use])))
     inside = total[np.searchsorted(ts, pieces.end)] - total[np.searchsorted(ts, pieces.start)]
-    return np.maximum(pieces.ns - inside, 0.1 * pieces.ns).astype(np.int64)
+    return np.asarray(np.maximum(pieces.ns - inside, 0.1 * pieces.ns), dtype=np.int64)
 
 
 def budget(analysis: Analysis) -> tuple[Budget, ...]:
@@ -71,7 +75,9 @@ def budget(analysis: Analysis) -> tuple[Budget, ...]:
     fixed = sum(line.ns for line in lines if not line.host) / analysis.steps
     host = sum(line.ns for line in lines if line.host) / analysis.steps
     if fixed >= target or host == 0:
-        fixed_scale, host_scale = target / (fixed + host), target / (fixed + host)
+        # The device (or a late rank) fills the step by itself: the host only seemed to be late.
+        fixed_scale = target / (fixed + _LEAST_HOST * host)
+        host_scale = _LEAST_HOST * fixed_scale
     else:
         fixed_scale, host_scale = 1.0, (target - fixed) / host
     exact = [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Literal, TypeVar
@@ -17,7 +17,7 @@ from kinetoscope.metrics.coverage import Coverage, launch_coverage
 from kinetoscope.metrics.device import DeviceActivity, device_activity
 from kinetoscope.metrics.idle import Gaps, IdlePieces, explain, find_gaps
 from kinetoscope.metrics.intervals import Intervals, clip, empty, intersect, measure, union
-from kinetoscope.metrics.overhead import RELATIVE_ERROR
+from kinetoscope.metrics.overhead import LEAST, MOST
 from kinetoscope.metrics.ranks import Matches, match_ranks
 from kinetoscope.metrics.step_time import StepTimes, step_times
 from kinetoscope.metrics.stretches import HostTime, host_time
@@ -191,9 +191,17 @@ class Analysis:
         return self.times.window if self.device else self.times.host_window
 
     @cached_property
-    def model(self) -> Model:
+    def own_model(self) -> Model:
         """The recording as host calls and device events."""
         return build_model(self.trace, self.times)
+
+    @cached_property
+    def model(self) -> Model:
+        """The same; in a job it knows how much of its waiting for other ranks is profiling."""
+        from kinetoscope.analysis.job import inflated_waiting
+
+        own = self.own_model
+        return replace(own, inflated=inflated_waiting(self)) if self.peers else own
 
     @cached_property
     def _deflation(self) -> tuple[float, float, float]:
@@ -202,7 +210,7 @@ class Analysis:
         if real is not None:
             pinned = _solve(lambda f: simulate(self.model, deflate=f).step_ns, float(real))
             return pinned, pinned, pinned
-        return 1.0, 0.0, 1.0 + RELATIVE_ERROR
+        return 1.0, LEAST, MOST
 
     @property
     def deflations(self) -> tuple[float, float, float]:
@@ -222,13 +230,22 @@ class Analysis:
         if self.options.real_step_ns is not None:
             real = self.options.real_step_ns
             return NsRange(real, real, real)
-        mid_f, high_f, low_f = self._deflation
+        mid_f, _, low_f = self._deflation
         scale = recorded / self._base_ns(0.0)
-        floor = min(self.busy_per_step_ns, recorded)
+        floor = min(self.busy_per_step_ns - self.waiting_per_step_ns, recorded)
         mid = min(max(int(self._base_ns(mid_f) * scale), floor), recorded)
         fast = min(self._base_ns(low_f) * scale, floor + (1 - HOST_ERROR) * (mid - floor))
         low = min(max(int(fast), floor), mid)
         return NsRange(low, mid, recorded)
+
+    @cached_property
+    def waiting_per_step_ns(self) -> int:
+        """Part of the device's work that is waiting for other ranks, as far as known."""
+        if not self.peers:
+            return 0
+        from kinetoscope.analysis.job import waits
+
+        return waits(self).waiting_ns // self.steps
 
     @cached_property
     def busy_per_step_ns(self) -> int:
@@ -242,6 +259,11 @@ class Analysis:
     def replay_error(self) -> float:
         """|replayed / recorded - 1| without a change: how far the model can be trusted."""
         return abs(self._base_ns(0.0) / max(self.step_ns, 1) - 1.0)
+
+    def speedup(self, change: Change, deflate: float) -> float:
+        """Step speed-up of a change when profiling cost this many times the modelled overhead."""
+        after = simulate(self.model, change, deflate=deflate).step_ns
+        return self._base_ns(deflate) / max(after, 1.0)
 
     def gain(self, low: Change, mid: Change | None = None, high: Change | None = None) -> Gain:
         """Step speed-up of a change, as a range.
@@ -257,13 +279,20 @@ class Analysis:
         high = high or mid
         mid_f, slow_f, fast_f = self._deflation
 
-        def speedup(change: Change, deflate: float) -> float:
-            base = self._base_ns(deflate)
-            return max(base / max(simulate(self.model, change, deflate=deflate).step_ns, 1.0), 1.0)
+        def after(change: Change, deflate: float) -> float:
+            return max(simulate(self.model, change, deflate=deflate).step_ns, 1.0)
 
-        middle = speedup(mid, mid_f)
-        lows = [speedup(low, f) for f in {slow_f, fast_f}]
-        highs = [speedup(high, f) for f in {slow_f, fast_f}]
+        base = {f: self._base_ns(f) for f in {mid_f, slow_f, fast_f}}
+        middle = max(base[mid_f] / after(mid, mid_f), 1.0)
+        # Profiling may have inflated what the fix removes and what it leaves to a different
+        # degree: the likely part that goes is also set against the slowest remainder, the largest
+        # one and the likely step against the fastest.
+        slowest, fastest = after(low, slow_f), after(high, fast_f)
+        likely = max(base[mid_f] - after(low, mid_f), 0.0)
+        most = max(base[slow_f] - after(high, slow_f), 0.0)
+        lows = [base[slow_f] / slowest, 1 + likely / slowest, base[fast_f] / after(low, fast_f)]
+        highs = [base[fast_f] / fastest, base[mid_f] / fastest, base[slow_f] / after(high, slow_f)]
+        highs.append(1 + most / fastest)
         slack = 1.0 + max(self.replay_error - 0.05, 0.0)
         bottom = max(min(*lows, middle) / slack, 1.0)
         top = max(*highs, middle) * slack

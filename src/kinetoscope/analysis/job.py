@@ -27,6 +27,8 @@ from kinetoscope.metrics.intervals import (
     subtract,
     union,
 )
+from kinetoscope.replay import simulate
+from kinetoscope.trace.trace import IntArray
 
 WAITING_LABEL = "waiting for another rank"
 
@@ -111,6 +113,27 @@ def leading(analyses: Sequence[Analysis]) -> Analysis:
     the least of it in collectives, so its timeline shows the cause.
     """
     return analyses[0] if len(analyses) == 1 else min(analyses, key=waiting_share)
+
+
+def inflated_waiting(analysis: Analysis) -> IntArray | None:
+    """Part of each device event of the model that is waiting caused by profiling, ns.
+
+    A rank whose host sets its pace is late by as much more as profiling slowed its host.
+    """
+    comm, matches, model = analysis.comm, analysis.matches, analysis.own_model
+    if not comm.on_device or not trusted(analysis):
+        return None
+    part = np.zeros(len(analysis.ranks))
+    for place in np.unique(matches.last).tolist():
+        if place != analysis.place:
+            late = analysis.ranks[place].own_model
+            recorded = max(simulate(late).step_ns, 1.0)
+            part[place] = max(0.0, 1.0 - simulate(late, deflate=1.0).step_ns / recorded)
+    here = matches.present[analysis.place]
+    taken = part[matches.last[here]] * matches.waiting[analysis.place, here]
+    per_row = np.zeros(len(analysis.trace), dtype=np.int64)
+    per_row[comm.row[matches.index[analysis.place, here]]] = taken.astype(np.int64)
+    return np.asarray(per_row[model.event_row], dtype=np.int64)
 
 
 def waiting_lines(analysis: Analysis) -> tuple[list[Line], int]:

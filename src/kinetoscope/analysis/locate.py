@@ -14,10 +14,9 @@ from pathlib import Path
 
 import numpy as np
 
-from kinetoscope.result import Location
 from kinetoscope.analysis.sources import SourceTree
+from kinetoscope.result import Location
 from kinetoscope.trace.frames import is_user_file, parse_call_stack
-from kinetoscope.trace.kinds import Kind
 from kinetoscope.trace.trace import IntArray, Trace
 
 
@@ -35,9 +34,10 @@ class Locator:
     def __init__(self, trace: Trace, source_root: Path | None = None) -> None:
         self._trace = trace
         self._sources = SourceTree(source_root)
+        self._paths: dict[int, str] = {}
 
     @cached_property
-    def _names(self) -> np.ndarray:  # type: ignore[type-arg]
+    def _names(self) -> IntArray:
         return self._trace.column("name_id")
 
     def nodes(self, rows: IntArray) -> IntArray:
@@ -116,14 +116,14 @@ class Locator:
         frame = self._trace.tree.frames.get(name_id)
         if frame is None:
             return None
-        line = self._sources.call_line(frame, calls) if calls else None
-        snippet = self._sources.line(frame.file, line or frame.line)
+        called = self._sources.call_line(frame, calls) if calls else None
+        snippet = self._sources.line(frame.file, called or frame.line)
         return Location(
             file=frame.file,
-            line=line or frame.line,
+            line=called or frame.line,
             function=frame.function,
             module=module,
-            exact=line is not None,
+            exact=called is not None,
             count=rows.size,
             snippet=snippet,
         )
@@ -141,16 +141,32 @@ class Locator:
                     return file, line, function
         return None
 
+    @cached_property
+    def _outer_module(self) -> IntArray:
+        """Module around each node, itself left out; -1: none."""
+        tree = self._trace.tree
+        parent = tree.parent
+        return np.where(parent >= 0, tree.module[np.maximum(parent, 0)], -1)
+
     def _class_path(self, module: int) -> str | None:
-        """`GPT / Block / Linear`: classes from the outside in, instance numbers dropped."""
+        """`GPT / Block / Linear`: classes from the outside in, instance numbers dropped.
+
+        Remembered per call of a module: many events share one.
+        """
         if module < 0:
             return None
-        tree = self._trace.tree
-        chain = [module, *(n for n in tree.ancestors(module) if tree.kind[n] == Kind.MODULE)]
-        names = [self._trace.names[self._names[tree.rows[n]]] for n in reversed(chain)]
-        return " / ".join(_class_of(name) for name in names[-4:])
+        if module not in self._paths:
+            names: list[str] = []
+            node = module
+            while node >= 0 and len(names) < _DEEPEST:
+                names.append(self._trace.names[self._names[self._trace.tree.rows[node]]])
+                node = int(self._outer_module[node])
+            self._paths[module] = " / ".join(_class_of(name) for name in reversed(names))
+        return self._paths[module]
 
 
+_DEEPEST = 4
+"""Modules named at most, from the inside."""
 _MOST_ROWS = 5000
 
 

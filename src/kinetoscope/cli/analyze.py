@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -71,7 +72,7 @@ def command(
     from kinetoscope.cli.progress import progress
 
     files = output.check_outputs(outputs)
-    from kinetoscope.engine import DiagnoseOptions, diagnose
+    from kinetoscope.engine import DiagnoseOptions, examine
 
     chosen = DiagnoseOptions(
         select=options.split_codes(select),
@@ -80,9 +81,17 @@ def command(
         source_root=source_root,
         preview=preview,
     )
-    with progress() as update:
-        result = diagnose(paths, options=chosen, progress=update)
     shown = output.stdout_options(no_color=no_color, all_findings=all_findings, verbose=verbose)
+    with progress() as update:
+        examined = examine(paths, options=chosen, progress=update)
+        result = examined.diagnosis
+        if output.view_wanted(files, form):
+            from kinetoscope import viewdata
+
+            if update:
+                update("page", 0, 0)
+            view = viewdata.build(examined.lead, examined.ranks, result.findings)
+            shown = replace(shown, view=view)
     output.save(result, files, shown)
     output.show(result, form, shown)
     return exit_code(result, fail_on)

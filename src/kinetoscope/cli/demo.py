@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ if TYPE_CHECKING:
     from kinetoscope.demo.walk import Run, Walk
     from kinetoscope.report import RenderOptions
     from kinetoscope.result import Diagnosis
+    from kinetoscope.result.view import View
 
 
 @click.command("demo")
@@ -40,17 +42,23 @@ def command(folder: Path, no_torch: bool, no_color: bool) -> None:
     _heading("1 Profile", options)
     walk = _walk(folder, no_torch=no_torch)
     _say(f"{walk.how} The program is {walk.program}.", options)
-    before = _diagnose(walk.before)
+    before, before_view = _diagnose(walk.before)
     _heading("2 Diagnose", options)
     output.show(before, "terminal", options)
     _heading("3 Change one thing", options)
     for line in walk.change:
         _say(line, options)
-    after = _diagnose(walk.after)
+    after, after_view = _diagnose(walk.after)
     _heading("4 Verify", options)
     _say(demo.comparison(walk, demo.predicted(before)), options)
     _say(f"Now: {after.verdict.sentence}", options)
-    _save(folder, before, after, options)
+    _save(folder / "before", before, replace(options, view=before_view))
+    _save(folder / "after", after, replace(options, view=after_view))
+    _heading("Look again", options)
+    _say(f"Open {folder / 'before.html'} in a browser: the report, with the timeline.", options)
+    _say(f"kinetoscope report {folder / 'before.json'}", options)
+    _say(f"kinetoscope analyze {folder / 'before.trace.json.gz'}", options)
+    _say(f"The same for a comment on a pull request: {folder / 'before.md'}", options)
 
 
 def _walk(folder: Path, *, no_torch: bool) -> Walk:
@@ -65,11 +73,14 @@ def _walk(folder: Path, *, no_torch: bool) -> Walk:
     return recorded.make(folder)
 
 
-def _diagnose(run: Run) -> Diagnosis:
-    from kinetoscope.engine import DiagnoseOptions, diagnose
+def _diagnose(run: Run) -> tuple[Diagnosis, View]:
+    from kinetoscope import viewdata
+    from kinetoscope.engine import DiagnoseOptions, examine
 
     options = DiagnoseOptions(real_step_ms=run.step_ms, source_root=run.trace.parent)
-    return diagnose([run.trace], options=options)
+    found = examine([run.trace], options=options)
+    view = viewdata.build(found.lead, found.ranks, found.diagnosis.findings)
+    return found.diagnosis, view
 
 
 def _heading(text: str, options: RenderOptions) -> None:
@@ -103,16 +114,10 @@ def _page(text: object, options: RenderOptions, *, blank: bool) -> None:
     output.write(page.text())
 
 
-def _save(folder: Path, before: Diagnosis, after: Diagnosis, options: RenderOptions) -> None:
+def _save(stem: Path, diagnosis: Diagnosis, options: RenderOptions) -> None:
     from kinetoscope.cli import output
 
-    files = [(folder / f"before{suffix}", form) for suffix, form in _FILES]
-    output.save(before, files, options)
-    output.save(after, [(folder / f"after{suffix}", form) for suffix, form in _FILES], options)
-    _heading("Look again", options)
-    _say(f"kinetoscope report {folder / 'before.json'}", options)
-    _say(f"kinetoscope analyze {folder / 'before.trace.json.gz'}", options)
-    _say(f"The same for a comment on a pull request: {folder / 'before.md'}", options)
+    output.save(diagnosis, [(stem.with_suffix(suffix), form) for suffix, form in _FILES], options)
 
 
-_FILES = ((".json", "json"), (".md", "markdown"))
+_FILES = ((".html", "html"), (".json", "json"), (".md", "markdown"))

@@ -12,7 +12,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 SEVERITIES = ("critical", "high", "medium", "low", "info")
 """As in `kinetoscope.result`, written again because importing that costs the time of `--help`."""
 
-FORMATS = ("terminal", "json", "markdown")
+FORMATS = ("terminal", "json", "html", "markdown", "sarif", "github")
 """As in `kinetoscope.report`, in the order of use."""
 
 
@@ -25,8 +25,8 @@ def rendering(function: F) -> F:
             "outputs",
             metavar="FILE",
             multiple=True,
-            help="Also write the result to FILE; its suffix says the format: .json, .md or .txt "
-            "(.html comes later). Repeat for several files.",
+            help="Also write the result to FILE; its suffix says the format: .html, .json, .md, "
+            ".sarif, .annotations or .txt. Repeat for several files.",
         ),
         click.option(
             "--format",

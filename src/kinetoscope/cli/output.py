@@ -45,6 +45,13 @@ def check_outputs(outputs: Sequence[str]) -> list[tuple[Path, str]]:
     return checked
 
 
+def view_wanted(files: Sequence[tuple[Path, str]], form: str) -> bool:
+    """Whether any output shows more of the recording than the result holds."""
+    from kinetoscope.report import FORMATS
+
+    return any(FORMATS[name].shows_view for name in (form, *(name for _, name in files)))
+
+
 def color_wanted(*, no_color: bool) -> bool:
     """Whether stdout gets colours: a terminal that knows them, and nobody said no."""
     if no_color or os.environ.get("NO_COLOR"):
@@ -77,10 +84,10 @@ def stdout_options(*, no_color: bool, all_findings: bool, verbose: bool) -> Rend
 
 
 def show(diagnosis: Diagnosis, form: str, options: RenderOptions) -> None:
-    """Print a result. JSON is UTF-8 whatever the terminal's encoding is."""
+    """Print a result. Documents are UTF-8 whatever the terminal's encoding is."""
     from kinetoscope.report import render
 
-    write(render(diagnosis, form, options), utf8=form == "json")
+    write(render(diagnosis, form, options), utf8=form in ("json", "html", "sarif"))
 
 
 def write(text: str, *, utf8: bool = False) -> None:

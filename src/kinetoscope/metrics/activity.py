@@ -138,6 +138,8 @@ def _inside_strong(own: npt.NDArray[np.int8], parent: IntArray) -> npt.NDArray[n
     """Give everything inside a strong surrounding that surrounding's cause."""
     result = own
     for cause in reversed(STRONG):
+        if not (own == cause).any():
+            continue
         inside = nearest(own == cause, parent) >= 0
         result = np.where(inside, np.int8(cause), result)
     return result
@@ -147,7 +149,10 @@ def _inside_collective(
     own: npt.NDArray[np.int8], parent: IntArray, kind: npt.NDArray[np.uint8]
 ) -> npt.NDArray[np.int8]:
     """A wait or a sync inside a collective waits for the other ranks."""
-    inside = nearest(own == Cause.COLLECTIVE, parent) >= 0
+    collective = own == Cause.COLLECTIVE
+    if not collective.any():
+        return own
+    inside = nearest(collective, parent) >= 0
     waits = np.isin(own, (Cause.WAIT, Cause.SYNC))
     return np.where(inside & waits & ~np.isin(kind, RUNTIME_KINDS), np.int8(Cause.COLLECTIVE), own)
 

@@ -69,9 +69,7 @@ def written_out_attention(trace: Trace) -> tuple[Attention, ...]:
         return ()
     fused = np.array([s.startswith(_FUSED) for s in short], dtype=bool)
     inside = nearest(is_op & fused[name_id], tree.parent) >= 0
-    chosen = np.flatnonzero(
-        is_op & leaf_names[name_id] & ~inside & (trace.links.backward_root < 0)
-    )
+    chosen = np.flatnonzero(is_op & leaf_names[name_id] & ~inside & (trace.links.backward_root < 0))
     finder = _Finder(trace, chosen, [short[i] for i in name_id[chosen]])
     return tuple(found for found in map(finder.around, range(chosen.size)) if found is not None)
 

@@ -45,7 +45,7 @@ IDLE_LINES: dict[Cause, tuple[BudgetClass, str]] = {
     Cause.COMPILE: ("framework", "compiling"),
     Cause.CHECKPOINT: ("framework", "writing a checkpoint"),
     Cause.GC: ("framework", "Python garbage collection"),
-    Cause.COLLECTIVE: ("communication", "host waiting in a collective"),
+    Cause.COLLECTIVE: ("communication", "host inside collective calls"),
     Cause.SYNC: ("framework", "returning from synchronisation"),
     Cause.ALLOC: ("memory", "allocating device memory"),
     Cause.COPY: ("memory", "host inside copy calls"),
@@ -119,7 +119,7 @@ def _copy_lines(trace: Trace, inside: DeviceActivity) -> list[Line]:
     copy_kind = trace.column("copy_kind")[rows]
     loader = bool(rows_of(trace, Kind.LOADER).size)
     h2d: BudgetClass = "data_loading" if loader else "memory"
-    groups: list[tuple[BudgetClass, str, np.ndarray]] = [  # type: ignore[type-arg]
+    groups: list[tuple[BudgetClass, str, npt.NDArray[np.bool_]]] = [
         (h2d, "copies from host to device", np.isin(copy_kind, _TO_DEVICE)),
         ("memory", "copies from device to host", np.isin(copy_kind, _TO_HOST)),
     ]
@@ -186,8 +186,7 @@ def _device_side_lines(gaps: Gaps, blocked: npt.NDArray[np.bool_]) -> list[Line]
             "device waiting, its work already launched",
             int(rest[waiting & ~blocked].sum()),
         ),
-        Line("unattributed", "idle before work without a launch record",
-             int(rest[unknown].sum())),
+        Line("unattributed", "idle before work without a launch record", int(rest[unknown].sum())),
     ]
 
 
@@ -226,9 +225,7 @@ def _operator_lines(trace: Trace, rows: IntArray, length: IntArray) -> list[Line
     ]
 
 
-def _backward_lines(
-    trace: Trace, activity: Activity, times: StepTimes, thread: int
-) -> list[Line]:
+def _backward_lines(trace: Trace, activity: Activity, times: StepTimes, thread: int) -> list[Line]:
     """What the autograd threads did while the main thread waited in `backward()`."""
     low, high = times.host_window
     part = activity.of_thread(thread)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from math import prod
 
 import numpy as np
+import numpy.typing as npt
 
 from kinetoscope.metrics.device_ops import DeviceOps, args_of, largest_tensor
 from kinetoscope.trace.kinds import CopyKind, Family, Kind
@@ -89,7 +90,7 @@ _STATISTIC = 8
 """A tensor this many times smaller than the one before holds statistics of it (mean, variance)."""
 
 
-def _through_statistics(size: IntArray, near: np.ndarray) -> IntArray:
+def _through_statistics(size: IntArray, near: npt.NDArray[np.bool_]) -> IntArray:
     """Sizes in which operators on statistics count as operators on the tensor they belong to.
 
     A norm written by hand is a square, a mean, two operators on the means, and a product.
@@ -108,14 +109,12 @@ def _through_statistics(size: IntArray, near: np.ndarray) -> IntArray:
     return size[last]
 
 
-def _fusable(trace: Trace, work: DeviceOps) -> tuple[np.ndarray, IntArray]:
+def _fusable(trace: Trace, work: DeviceOps) -> tuple[npt.NDArray[np.bool_], IntArray]:
     """Which events may be part of a chain, and on how many elements they work."""
     kernel = trace.column("kind")[work.rows] == Kind.KERNEL
     kernel |= trace.column("copy_kind")[work.rows] == CopyKind.D2D
     kernel &= ~work.optimizer & (work.op >= 0) & (work.family != Family.FUSED)
-    names = {name: _by_name(name) for name in set(work.op_name)}
-    named = np.fromiter((names[name] for name in work.op_name), bool, len(work.op_name))
-    candidate = np.flatnonzero(kernel & named)
+    candidate = np.flatnonzero(kernel & work.by_op_name(_by_name))
     numel = np.zeros(work.rows.size, dtype=np.int64)
     for group in work.groups(candidate):
         numel[group] = prod(largest_tensor(args_of(trace, int(work.op[group[0]]))) or (0,))

@@ -162,6 +162,8 @@ def _messages(trace: Trace, rows: IntArray) -> tuple[IntArray, tuple[Message, ..
 
 def _host_range(trace: Trace, rows: IntArray) -> IntArray:
     """Name id of the innermost host range of a collective around each launch; -1: none."""
+    if not rows.size:
+        return rows
     node = trace.links.node[rows]
     around = trace.tree.nearest_of(Kind.HOST_COLLECTIVE)
     at = np.where(node >= 0, around[np.maximum(node, 0)], -1) if around.size else node * 0 - 1
@@ -219,9 +221,9 @@ def _owners(trace: Trace, rows: IntArray) -> Owner:
     """Who called each collective, by the ranges and frames around its launch."""
     owner = np.full(rows.size, OWNER_UNKNOWN, dtype=np.int8)
     tree = trace.tree
-    node = trace.links.node[rows]
-    if not tree.rows.size:
+    if not rows.size or not tree.rows.size:
         return owner
+    node = trace.links.node[rows]
     names = trace.column("name_id")[tree.rows]
 
     def inside(test: Callable[[str], bool]) -> npt.NDArray[np.bool_]:

@@ -12,7 +12,7 @@ import numpy as np
 
 from kinetoscope.trace.kinds import DEVICE_WORK, Kind
 from kinetoscope.trace.links import rows_of
-from kinetoscope.trace.trace import Trace
+from kinetoscope.trace.trace import IntArray, Trace
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ def launch_coverage(trace: Trace) -> Coverage:
     )
 
 
-def _sparse_replays(trace: Trace, counts: np.ndarray) -> int:  # type: ignore[type-arg]
+def _sparse_replays(trace: Trace, counts: IntArray) -> int:
     """Replays that recorded far fewer kernels than the fullest replay of the same graph.
 
     A recording does not say which graph a launch replays. Two replays are of one graph when they

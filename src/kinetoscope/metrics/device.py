@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from kinetoscope.metrics.intervals import (
     Intervals,
@@ -68,7 +69,7 @@ def device_activity(trace: Trace) -> tuple[DeviceActivity, ...]:
     for index in np.unique(device):
         on = device == index
 
-        def of(*kinds: Kind, on: np.ndarray = on) -> Intervals:  # type: ignore[type-arg]
+        def of(*kinds: Kind, on: npt.NDArray[np.bool_] = on) -> Intervals:
             mine = on & np.isin(kind, kinds)
             return union(start[mine], end[mine]) if mine.any() else empty()
 

@@ -5,6 +5,7 @@ Rules about kernels ask the same questions of the same rows; this answers them o
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
@@ -59,12 +60,22 @@ class DeviceOps:
         return np.asarray(np.where(self.op >= 0, dense(columns), -1), dtype=np.int64)
 
     @cached_property
-    def op_name(self) -> tuple[str, ...]:
-        """Short operator name of each event, "" when unknown."""
+    def _op_names(self) -> tuple[tuple[str, ...], IntArray]:
+        """Distinct short operator names, and the position of each event's among them."""
         names = self.trace.names
         ids = np.where(self.op >= 0, self.trace.column("name_id")[np.maximum(self.op, 0)], -1)
-        short = {int(i): short_name(names[i]) if i >= 0 else "" for i in np.unique(ids)}
-        return tuple(short[int(i)] for i in ids)
+        distinct, position = np.unique(ids, return_inverse=True)
+        return tuple(short_name(names[i]) if i >= 0 else "" for i in distinct), position
+
+    def op_name(self, index: int) -> str:
+        """Short operator name of one event, "" when unknown."""
+        names, position = self._op_names
+        return names[int(position[index])]
+
+    def by_op_name(self, test: Callable[[str], bool]) -> Flags:
+        """Events whose short operator name passes a test, asked once for each distinct name."""
+        names, position = self._op_names
+        return np.fromiter((test(name) for name in names), bool, len(names))[position]
 
     def kernel_name(self, index: int) -> str:
         """Name of the event itself."""
@@ -80,8 +91,7 @@ class DeviceOps:
 
     def named(self, *names: str) -> Flags:
         """Events whose operator has one of these short names."""
-        wanted = set(names)
-        return np.fromiter((n in wanted for n in self.op_name), bool, len(self.op_name))
+        return self.by_op_name(frozenset(names).__contains__)
 
     def of_family(self, *families: Family) -> Flags:
         """Events of these kernel families."""

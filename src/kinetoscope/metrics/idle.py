@@ -175,7 +175,9 @@ class _Todo:
 
     def without(self, which: IntArray, pieces: IdlePieces) -> _Todo:
         """Everything but the explained pieces of the entries `which`."""
-        rest = np.setdiff1d(np.arange(self.gap.size), which)
+        untouched = np.ones(self.gap.size, dtype=bool)
+        untouched[which] = False
+        rest = np.flatnonzero(untouched)
         taken = self.take(which)
         order = np.argsort(taken.start, kind="stable")
         start, end = subtract(

@@ -65,13 +65,11 @@ def find_loops(trace: Trace) -> tuple[Loop, ...]:
     loops = []
     for period in _periods(key):
         same = np.append(key[period:] == key[:-period], np.zeros(period, dtype=bool))
-        blocked = np.concatenate(([0], np.cumsum(~free)))
         for first, length in _runs(same, period * (MIN_REPEATS - 1)):
             stop = first + (length + period) // period * period
-            if blocked[stop] > blocked[first]:
+            if not free[first:stop].all():
                 continue
             free[first:stop] = False
-            blocked = np.concatenate(([0], np.cumsum(~free)))
             loops.append(_loop(trace, nodes[first:stop], period))
     return tuple(loops)
 
@@ -143,6 +141,8 @@ class Body:
         products: number of matrix products and convolutions.
         batch_one: most products have a first dimension of 1.
         generates: picks a token and embeds it again.
+        decides: the host or the data decide what comes next: it reads a value, draws a sample, or
+            takes the elements that a mask selects.
     """
 
     names: tuple[str, ...]
@@ -153,6 +153,7 @@ class Body:
     products: int
     batch_one: bool
     generates: bool
+    decides: bool
 
 
 PRODUCTS = {
@@ -173,6 +174,10 @@ PRODUCTS = {
 """Matrix products and convolutions, and the position of their input."""
 _CELLS = frozenset({"lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell"})
 _PICKS = frozenset({"argmax", "multinomial", "topk", "sort", "max"})
+_DECIDES = frozenset(
+    "item _local_scalar_dense is_nonzero multinomial nonzero masked_select unique_dim "
+    "_unique2 bernoulli".split()
+)
 _GATES = frozenset({"tanh", "sigmoid", "tanh_", "sigmoid_"})
 
 
@@ -200,6 +205,7 @@ def describe(trace: Trace, loop: Loop) -> Body:
         products=len(products),
         batch_one=bool(ones) and sum(ones) >= 0.7 * len(ones),
         generates="embedding" in names and bool(_PICKS & set(names)),
+        decides=bool(_DECIDES & set(names)) or _selects_by_mask(trace, first, names),
     )
 
 
@@ -217,6 +223,12 @@ def _varies(trace: Trace, loop: Loop, offset: int) -> bool:
         return loop.body <= 12
     values = {_part(trace, int(row), places) for row in rows[:64]}
     return len(values) >= max(3, min(loop.repeats, 64) // 4)
+
+
+def _selects_by_mask(trace: Trace, nodes: IntArray, names: tuple[str, ...]) -> bool:
+    """`where(mask)` with nothing but a mask gives indices, as `nonzero` does."""
+    alone = (nodes[i] for i, name in enumerate(names) if name == "where")
+    return any(len(args_of(trace, int(trace.tree.rows[n])).dims) == 1 for n in alone)
 
 
 def _name(trace: Trace, node: int) -> str:

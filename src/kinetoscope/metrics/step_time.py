@@ -90,7 +90,7 @@ def step_times(trace: Trace) -> StepTimes:
         pace = max(pace, float(window[1] - window[0]) / inside)
     leading = device if device_pace >= host_pace and device.size else host
     return StepTimes(
-        recorded_ns=max(int(round(pace)), 1),
+        recorded_ns=max(round(pace), 1),
         window=window,
         host_window=(int(steps.edges[first]), int(steps.edges[last + 1])),
         steps_in_window=inside,
@@ -140,9 +140,7 @@ def _steady(host: IntArray) -> tuple[int, ...]:
     return tuple(range(host.size))
 
 
-def _device_pace(
-    ends: IntArray, steady: tuple[int, ...]
-) -> tuple[IntArray, tuple[int, int], int]:
+def _device_pace(ends: IntArray, steady: tuple[int, ...]) -> tuple[IntArray, tuple[int, int], int]:
     """Device periods of the steady steps, and the window from the first to the last edge.
 
     The first steady step's own end is the left edge: its period may hold the warm-up before it.

@@ -17,8 +17,11 @@ from kinetoscope.metrics.intervals import Intervals, union
 from kinetoscope.metrics.ownership import (
     FACTORIES,
     LARGE_COPY_BYTES,
+    LONG_WORK_NS,
+    SMALL_INPUT_BYTES,
     TO_DEVICE,
     TO_HOST,
+    copy_op_names,
     round_trips,
 )
 from kinetoscope.trace.calltree import nearest
@@ -59,6 +62,7 @@ class Transfers:
         bytes, ns: size and duration on the device.
         kind: direction and host memory.
         purpose: what it is for.
+        asked: whether the operator exists to copy, rather than to send its arguments along.
         work_start: where the host work that made the data begins: after the thread's last call
             that started device work or waited for it; for a created tensor at its factory.
         work_end: start of the copy's operator.
@@ -72,12 +76,20 @@ class Transfers:
     ns: IntArray
     kind: npt.NDArray[np.int64]
     purpose: npt.NDArray[np.int64]
+    asked: npt.NDArray[np.bool_]
     work_start: IntArray
     work_end: IntArray
 
     def of(self, *purposes: Purpose) -> npt.NDArray[np.bool_]:
         """Which entries have one of these purposes."""
         return np.isin(self.purpose, purposes)
+
+    @property
+    def made(self) -> npt.NDArray[np.bool_]:
+        """Small copies after so much host work that it must have made what they carry."""
+        long = self.work_end - self.work_start >= LONG_WORK_NS
+        small = self.of(Purpose.SMALL) & (self.bytes >= SMALL_INPUT_BYTES)
+        return np.asarray(long & small & self.asked)
 
     def calls(self, which: npt.NDArray[np.bool_]) -> IntArray:
         """Rows of the copy calls and the synchronisations after them."""
@@ -95,6 +107,7 @@ def transfers(trace: Trace) -> Transfers:
     call = trace.links.launch[rows]
     op = _outer_op(trace, call)
     start, end = _work(trace, call, op)
+    asked = _asked(trace, op)
     purpose = np.where(nbytes >= LARGE_COPY_BYTES, Purpose.DATA, Purpose.SMALL).astype(np.int64)
     back = [second for _, second in round_trips(trace)]
     for i in np.flatnonzero(np.isin(kind, TO_DEVICE) & (nbytes >= _CREATED_BYTES) & (call >= 0)):
@@ -112,6 +125,7 @@ def transfers(trace: Trace) -> Transfers:
         ns=trace.column("dur_ns")[rows],
         kind=kind,
         purpose=purpose,
+        asked=asked,
         work_start=start,
         work_end=end,
     )
@@ -138,6 +152,11 @@ def _outer_op(trace: Trace, call: IntArray) -> IntArray:
         return np.full(call.size, -1, dtype=np.int64)
     top = np.where(node >= 0, outer_ops(trace)[np.maximum(node, 0)], -1)
     return np.where(top >= 0, trace.tree.rows[np.maximum(top, 0)], -1)
+
+
+def _asked(trace: Trace, op: IntArray) -> npt.NDArray[np.bool_]:
+    name = trace.column("name_id")[np.maximum(op, 0)] if len(trace) else op
+    return np.asarray((op < 0) | copy_op_names(trace)[name])
 
 
 def _sync_after(trace: Trace, call: IntArray) -> IntArray:

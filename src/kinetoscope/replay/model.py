@@ -21,7 +21,7 @@ from kinetoscope.trace.kinds import DEVICE_WORK, RUNTIME_KINDS, CopyKind, Kind
 from kinetoscope.trace.links import rows_of
 from kinetoscope.trace.trace import IntArray, Trace
 
-MAX_CALLS = 10_000
+MAX_CALLS = 6_000
 """Longer windows are cut to as many whole steps as fit; the rest is alike."""
 
 _BLOCK_TAIL_NS = 60_000
@@ -60,6 +60,8 @@ class Model:
         origin: start of the first replayed step.
         recorded_ns: step time as recorded.
         irregular: the mean of the steps is the pace, not the median.
+        inflated: part of each event's duration that only profiling caused (waiting for a rank
+            whose host was slowed down); None for none.
     """
 
     call_row: IntArray
@@ -85,6 +87,7 @@ class Model:
     origin: int
     recorded_ns: int
     irregular: bool = False
+    inflated: IntArray | None = None
 
     @property
     def segments(self) -> Intervals:
@@ -171,7 +174,7 @@ def _segments(start: IntArray, end: IntArray) -> IntArray:
         return start
     reach = np.maximum.accumulate(end)
     previous = np.concatenate((start[:1], reach[:-1]))
-    return np.maximum(start - previous, 0)
+    return np.asarray(np.maximum(start - previous, 0), dtype=np.int64)
 
 
 def _host_threads(trace: Trace, calls: IntArray) -> IntArray:
@@ -191,7 +194,7 @@ def _overhead(
     total = np.concatenate(([0.0], np.cumsum(cost[use])))
     upto = total[np.searchsorted(ts[use], np.maximum(end, start + 1), side="left")]
     before = total[np.searchsorted(ts[use], start - segment, side="left")]
-    return np.maximum(upto - before, 0).astype(np.int64)
+    return np.asarray(np.maximum(upto - before, 0), dtype=np.int64)
 
 
 def _events(trace: Trace, calls: IntArray) -> tuple[IntArray, IntArray, IntArray]:
@@ -220,9 +223,9 @@ def _outer_call(trace: Trace, launch: IntArray) -> IntArray:
 
 
 def _dense_streams(trace: Trace, events: IntArray) -> IntArray:
-    key = trace.column("device")[events].astype(np.int64) * (1 << 32) + trace.column("stream")[
-        events
-    ]
+    key = (
+        trace.column("device")[events].astype(np.int64) * (1 << 32) + trace.column("stream")[events]
+    )
     return np.unique(key, return_inverse=True)[1].astype(np.int64)
 
 
@@ -234,7 +237,7 @@ def _call_cost(trace: Trace, calls: IntArray, duration: IntArray) -> IntArray:
     if launches.any():
         usual = int(np.median(duration[launches]))
         cost[launches] = np.minimum(cost[launches], _QUEUE_FACTOR * max(usual, 1000))
-    return cost
+    return np.asarray(cost, dtype=np.int64)
 
 
 def _blocking(
@@ -259,22 +262,23 @@ def _blocking(
     ends = event_end[by_end]
     candidates = np.flatnonzero(waiting & (end - start > 0))
     latest = np.searchsorted(ends, end[candidates], side="right") - 1
-    for k, i in zip(candidates.tolist(), latest.tolist(), strict=True):
+    for k, last in zip(candidates.tolist(), latest.tolist(), strict=True):
+        at = last
         # Step back over events that were launched later than this call.
-        while i >= 0 and ends[i] > start[k] and owner[by_end[i]] > k:
-            i -= 1
-        if i < 0 or ends[i] <= start[k]:
+        while at >= 0 and ends[at] > start[k] and owner[by_end[at]] > k:
+            at -= 1
+        if at < 0 or ends[at] <= start[k]:
             continue
-        late = int(end[k] - ends[i])
+        late = int(end[k] - ends[at])
         if late <= max(_BLOCK_TAIL_NS, 0.3 * (end[k] - start[k])):
-            blocks_on[k], tail[k] = by_end[i], late
+            blocks_on[k], tail[k] = by_end[at], late
     return blocks_on, tail
 
 
 def _on_device_only(trace: Trace, events: IntArray) -> npt.NDArray[np.bool_]:
     """Memsets and copies within or between devices: the host never waits for those."""
     within = np.isin(trace.column("copy_kind")[events], (CopyKind.D2D, CopyKind.P2P))
-    return within | (trace.column("kind")[events] == Kind.MEMSET)
+    return np.asarray(within | (trace.column("kind")[events] == Kind.MEMSET))
 
 
 def _dependencies(
@@ -300,12 +304,13 @@ def _dependencies(
     waited = np.flatnonzero(slack > _VISIBLE_WAIT_NS)
     latest = np.searchsorted(ends, ts[waited], side="right") - 1
     for i, j in zip(waited.tolist(), latest.tolist(), strict=True):
-        while j >= 0 and ts[i] - ends[j] <= _DEPENDENCY_NS:
-            other = int(by_end[j])
+        at = j
+        while at >= 0 and ts[i] - ends[at] <= _DEPENDENCY_NS:
+            other = int(by_end[at])
             if stream[other] != stream[i] and owner[other] <= owner[i] and other != i:
-                depends[i], lag[i] = other, ts[i] - ends[j]
+                depends[i], lag[i] = other, ts[i] - ends[at]
                 break
-            j -= 1
+            at -= 1
     # Waiting that nothing explains stays: it is launch latency when the stream was free.
     alone = depends < 0
     extra = np.where(alone & (slack > 0), slack, 0)

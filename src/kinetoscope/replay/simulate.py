@@ -39,7 +39,7 @@ def simulate(model: Model, change: Change | None = None, *, deflate: float = 0.0
     """
     change = change or Change()
     segment, cost = _host_costs(model, change, deflate)
-    duration, dropped = _device_costs(model, change)
+    duration, dropped = _device_costs(model, change, deflate)
     blocks = model.blocks_on.copy()
     if change.unblock is not None and change.unblock.size:
         freed = np.isin(model.call_row, change.unblock)
@@ -73,8 +73,10 @@ def _host_costs(model: Model, change: Change, deflate: float) -> tuple[IntArray,
     return np.maximum(segment, 0).astype(np.int64), np.maximum(cost, 0).astype(np.int64)
 
 
-def _device_costs(model: Model, change: Change) -> tuple[IntArray, IntArray]:
+def _device_costs(model: Model, change: Change, deflate: float) -> tuple[IntArray, IntArray]:
     duration = model.duration.copy()
+    if model.inflated is not None:
+        duration -= (min(deflate, 1.0) * model.inflated).astype(np.int64)
     if change.durations is not None and change.durations[0].size:
         rows, new = change.durations
         order = np.argsort(rows)
@@ -116,18 +118,24 @@ def _run(
             continue
         for i in range(first[k], stop[k]):
             lane, other = stream[i], depends[i]
-            begin = free[lane] + lag[i] if other < 0 else max(free[lane], ends[other] + lag[i])
-            begin = max(begin, now + delay[i])
+            # Plain comparisons: `max()` would double the time of this loop.
+            begin, arrived = free[lane], now + delay[i]
+            if other < 0:
+                begin += lag[i]
+            elif ends[other] + lag[i] > begin:
+                begin = ends[other] + lag[i]
+            if arrived > begin:  # noqa: PLR1730 - see above
+                begin = arrived
             if gone[k]:
                 ends[i] = begin
             else:
                 ends[i] = free[lane] = begin + length[i]
         if gone[k]:
             continue
-        if waits[k] >= 0:
-            now = max(now + _LEAST_CALL_NS, ends[waits[k]] + tails[k])
-        else:
+        if waits[k] < 0:
             now += costs[k]
+        else:
+            now = max(now + _LEAST_CALL_NS, ends[waits[k]] + tails[k])
     return marks, ends
 
 

@@ -15,6 +15,7 @@ from kinetoscope.errors import UsageError
 
 if TYPE_CHECKING:
     from kinetoscope.result import Diagnosis
+    from kinetoscope.result.view import View
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,7 @@ class RenderOptions:
         unicode: whether the output can show more than ASCII.
         all_findings: show every finding, not only the first five.
         verbose: show everything that the result holds.
+        view: what a page shows beyond the result; None when only a result is at hand.
     """
 
     width: int = 100
@@ -34,15 +36,17 @@ class RenderOptions:
     unicode: bool = True
     all_findings: bool = False
     verbose: bool = False
+    view: View | None = None
 
 
 @dataclass(frozen=True)
 class Format:
-    """One output format and where it is."""
+    """One output format and where it is; `shows_view`: it has use for a view."""
 
     name: str
     suffixes: tuple[str, ...]
     home: str
+    shows_view: bool = False
 
 
 FORMATS = {
@@ -50,7 +54,10 @@ FORMATS = {
     for form in (
         Format("terminal", (".txt",), "kinetoscope.report.terminal"),
         Format("json", (".json",), "kinetoscope.report.json"),
+        Format("html", (".html", ".htm"), "kinetoscope.report.html", shows_view=True),
         Format("markdown", (".md", ".markdown"), "kinetoscope.report.markdown"),
+        Format("sarif", (".sarif",), "kinetoscope.report.sarif"),
+        Format("github", (".annotations",), "kinetoscope.report.github"),
     )
 }
 
@@ -73,7 +80,7 @@ def format_of(path: str) -> str:
     what = f"the suffix {suffix!r}" if suffix else "a name without suffix"
     raise UsageError(
         f"cannot write {path}: no format for {what}",
-        hint=f"Formats that exist: {', '.join(suffixes())}. HTML comes later.",
+        hint=f"Formats that exist: {', '.join(suffixes())}.",
     )
 
 

@@ -14,9 +14,7 @@ BudgetClass = Literal[
 ]
 """Class of one line of the time budget."""
 
-FindingClass = Literal[
-    "compute", "memory", "data_loading", "communication", "framework", "quality"
-]
+FindingClass = Literal["compute", "memory", "data_loading", "communication", "framework", "quality"]
 """Class of a finding; `quality` speaks of the recording, not of the program."""
 
 Origin = Literal["measured", "derived", "estimated"]
@@ -27,6 +25,4 @@ GainBasis = Literal["replay", "bound", "measured", "none"]
 
 RuleStatus = Literal["fired", "silent", "skipped", "errored"]
 
-StepSource = Literal[
-    "profiler_step", "annotation", "graph_launch", "periodic", "whole_trace"
-]
+StepSource = Literal["profiler_step", "annotation", "graph_launch", "periodic", "whole_trace"]

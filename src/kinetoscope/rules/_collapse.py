@@ -16,6 +16,7 @@ from kinetoscope.metrics.intervals import Coverage, Intervals, measure, union
 from kinetoscope.metrics.loops import Loop
 from kinetoscope.replay import Change
 from kinetoscope.result import Gain, Location
+from kinetoscope.rules.cold import COLD_NS, with_cold_start
 from kinetoscope.trace.kinds import RUNTIME_KINDS, Family, Kind
 from kinetoscope.trace.op_names import short_name
 from kinetoscope.trace.trace import IntArray
@@ -32,6 +33,8 @@ _MARGIN = (2.0, 1.2, 1.0)
 _CELL = (1.0, 1.2, 0.6)
 """Time of one step of a recurrent network inside a library call, at worst as a share of all of
 the step's kernels, else of the longest of them."""
+_CELL_GAP_NS = 1_000
+"""At worst the library's kernels follow each other with this distance."""
 
 
 @dataclass(frozen=True)
@@ -77,12 +80,12 @@ def collapse_gain(analysis: Analysis, loops: Sequence[Loop], *, cell: bool = Fal
     rows = work.rows[found.keep]
     changes = [
         Change(
-            host_cut=found.cut,
+            host_cut=with_cold_start(found.cut, cold),
             host_cut_factor=max(1.0 - (margin - 1.0) / max(repeats - 1.0, 1.0), 0.0),
             drop_calls=found.drop,
             durations=(rows, np.asarray(new, dtype=np.int64)),
         )
-        for margin, new in zip(_MARGIN, times, strict=True)
+        for margin, new, cold in zip(_MARGIN, times, (0, *COLD_NS), strict=True)
     ]
     gain = analysis.gain(*changes)
     if cell or host_share(analysis, loops) < _NEARLY_ALL or repeats <= gain.mid:
@@ -211,6 +214,7 @@ def _cell_ns(work: DeviceOps, found: Collapsed) -> tuple[npt.NDArray[np.float64]
         longest, total = one[mine].max(), one[mine].sum()
         for new, share, base in zip(results, _CELL, (total, longest, longest), strict=True):
             new[mine[0]] = share * base * found.repeats[mine[0]]
+        results[0][mine[0]] += _CELL_GAP_NS * mine.size * found.repeats[mine[0]]
     return tuple(results)
 
 

@@ -135,8 +135,8 @@ class Rule:
         kept = tuple(hit for hit in hits if hit.keep or worth_saying(hit.gain))
         if kept:
             return Outcome(self, "fired", hits=kept)
-        reason = "found, but the fix would gain less than 2 % of the step" if hits else None
-        return Outcome(self, "silent", reason=reason)
+        withheld = "found, but the fix would gain less than 2 % of the step" if hits else None
+        return Outcome(self, "silent", reason=withheld)
 
 
 @dataclass(frozen=True)
@@ -169,7 +169,9 @@ def worth_saying(gain: Gain) -> bool:
     return saved_share(gain) >= SEVERITY_BOUNDS[-1][0]
 
 
-def severity_of(gain: Gain, at_most: Severity = "critical", at_least: Severity = "info") -> Severity:
+def severity_of(
+    gain: Gain, at_most: Severity = "critical", at_least: Severity = "info"
+) -> Severity:
     """Severity by the share of the step that the fix saves, within bounds."""
     share = saved_share(gain)
     found: Severity = next((name for bound, name in SEVERITY_BOUNDS if share >= bound), "info")

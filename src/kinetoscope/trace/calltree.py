@@ -18,6 +18,7 @@ TREE_KINDS = tuple(
     k for k in Kind if k < Kind.KERNEL and k not in (Kind.STEP, Kind.OVERHEAD, Kind.OTHER)
 )
 
+
 def enclosing(order_key: IntArray, start: IntArray, end: IntArray) -> IntArray:
     """Parent of each interval: the nearest earlier one in the same group that contains it.
 
@@ -118,7 +119,7 @@ class CallTree:
         own = duration.copy()
         child = np.flatnonzero(self.parent >= 0)
         np.subtract.at(own, self.parent[child], duration[child])
-        return np.maximum(own, 0)
+        return np.asarray(np.maximum(own, 0), dtype=np.int64)
 
     def nearest_of(self, *kinds: Kind) -> IntArray:
         """Nearest enclosing node (itself included) of one of these kinds; -1: none."""

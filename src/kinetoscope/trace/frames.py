@@ -69,6 +69,11 @@ def is_torch_file(file: str) -> bool:
     return file.startswith("torch/") or "/site-packages/torch/" in file
 
 
+def is_builtin(name: str) -> bool:
+    """A call of a function of C code, as torch's stack events name it."""
+    return name.startswith("<built-in ")
+
+
 def is_engine_call(name: str) -> bool:
     """The autograd engine's own event around one backward node."""
     return name.startswith("autograd::engine::evaluate_function")
@@ -81,7 +86,9 @@ def is_optimizer_step(name: str) -> bool:
 
 def is_recompute_frame(name: str) -> bool:
     """Activation checkpointing at work in the backward pass (torch/utils/checkpoint.py)."""
-    return "torch/utils/checkpoint.py(" in name and name.endswith((": unpack_hook", ": recompute_fn"))
+    return "torch/utils/checkpoint.py(" in name and name.endswith(
+        (": unpack_hook", ": recompute_fn")
+    )
 
 
 def is_loader_frame(name: str) -> bool:
@@ -140,8 +147,16 @@ def is_framework_frame(name: str) -> bool:
 
 
 _FRAMEWORK_PARTS = (
-    "torch/nn/", "torch/optim/", "torch/autograd/", "torch/profiler/", "torch/distributed/",
-    "torch/_dynamo/", "torch/_inductor/", "torch/_tensor.py(", "torch/amp/", "torch/cuda/",
+    "torch/nn/",
+    "torch/optim/",
+    "torch/autograd/",
+    "torch/profiler/",
+    "torch/distributed/",
+    "torch/_dynamo/",
+    "torch/_inductor/",
+    "torch/_tensor.py(",
+    "torch/amp/",
+    "torch/cuda/",
 )
 
 
@@ -170,9 +185,8 @@ _COMPILE_PARTS = (
 def is_checkpoint_frame(name: str) -> bool:
     """Frames that write a checkpoint."""
     return (
-        ("torch/serialization.py(" in name and name.endswith((": save", ": _save", ": _legacy_save")))
-        or "torch/distributed/checkpoint/" in name
-    )
+        "torch/serialization.py(" in name and name.endswith((": save", ": _save", ": _legacy_save"))
+    ) or "torch/distributed/checkpoint/" in name
 
 
 def is_collective_wait_frame(name: str) -> bool:

@@ -69,16 +69,15 @@ class Links:
         """Row of the operator that issued a runtime call or device event; -1: unknown."""
         tree, trace = self._tree, self._trace
         node = self.node
-        op_node = np.where(node >= 0, tree.op[node], -1)
-        result = np.where(op_node >= 0, tree.rows[op_node], -1)
+        # The last entry stands for "none": a recording may have no host events at all.
+        op_node = np.append(tree.op, -1)[node]
+        result: IntArray = np.append(tree.rows, -1)[op_node]
         ext = trace.column("ext_id")
         missing = np.flatnonzero((result < 0) & (ext > 0))
         if missing.size:
             ops = rows_of(trace, Kind.CPU_OP)
             ops = ops[ext[ops] > 0]
-            result[missing] = lookup(
-                ext[ops].astype(np.int64), ops, ext[missing].astype(np.int64)
-            )
+            result[missing] = lookup(ext[ops].astype(np.int64), ops, ext[missing].astype(np.int64))
         return result
 
     @cached_property

@@ -97,12 +97,12 @@ def _by_name(name: str) -> list[_DeviceFile]:
     """The devices whose matching pattern is the longest."""
     hits = [
         (len(pattern), file)
-        for file in _devices()
-        for pattern in file.patterns
+        for file, patterns in _patterns().items()
+        for pattern in patterns
         if re.search(pattern, name, re.I)
     ]
     longest = max((length for length, _ in hits), default=0)
-    return [file for length, file in hits if length == longest]
+    return [_device(file) for length, file in hits if length == longest]
 
 
 def _by_size(device: DeviceProperties) -> _DeviceFile | None:
@@ -191,12 +191,30 @@ def _rates(table: dict[str, float], name: str) -> dict[Math, float]:
     return {_UNITS[unit]: rate for unit, rate in table.items()}
 
 
+_PATTERNS_LINE = re.compile(rb"^patterns = \[(.*)\]$", re.M)
+_PATTERN = re.compile(rb"'([^']*)'")
+
+
 @cache
-def _devices() -> tuple[_DeviceFile, ...]:
-    """The device files of the package."""
+def _patterns() -> dict[str, tuple[str, ...]]:
+    """Name patterns of each device file; the files are decoded only when they are needed."""
     folder = resources.files(__package__)
     files = sorted((f for f in folder.iterdir() if f.name.endswith(".toml")), key=lambda f: f.name)
-    return tuple(_decode(f.read_bytes(), f.name) for f in files)
+    found = {}
+    for file in files:
+        line = _PATTERNS_LINE.search(file.read_bytes())
+        found[file.name] = tuple(p.decode() for p in _PATTERN.findall(line[1])) if line else ()
+    return found
+
+
+@cache
+def _device(name: str) -> _DeviceFile:
+    return _decode(resources.files(__package__).joinpath(name).read_bytes(), name)
+
+
+def _devices() -> tuple[_DeviceFile, ...]:
+    """All device files of the package."""
+    return tuple(_device(name) for name in _patterns())
 
 
 def _decode(data: bytes, name: str) -> _DeviceFile:

@@ -136,31 +136,34 @@ def _by_name(analysis: Analysis, rows: IntArray, name: IntArray, ns: IntArray) -
 def _host(slow: Analysis, others: Sequence[Analysis]) -> Excess | None:
     """Longer host work: one function, or everything by a factor that profiling cannot explain."""
     mine, theirs = _host_costs(slow), [_host_costs(o) for o in others]
-    total = sum(mine.total.values())
-    usual = float(np.median([sum(c.total.values()) for c in theirs]))
-    uniform = max(_uniform(mine, theirs), 1.0)
-    over = {
-        name: ns - uniform * _median(theirs, name)
-        for name, ns in mine.total.items()
-        if ns > _OUTSTANDING * uniform * _median(theirs, name)
-    }
-    if not over:
-        if uniform < _UNIFORM or total <= usual:
-            return None
-        rows = np.concatenate(list(mine.rows.values()))
-        return Excess(
-            "host", "", int(total - usual), total / max(usual, 1.0), rows, 1.0 - usual / total
-        )
-    worst = max(over, key=lambda name: over[name])
-    rest = _median(theirs, worst)
+    usual = {name: _median(theirs, name) for name in mine.total}
+    worst = max(mine.total, key=lambda name: mine.total[name] - usual[name])
+    here, there = mine.total[worst], usual[worst]
+    # How much slower the host is in general shows in all that it does besides.
+    general = max(_uniform(mine.total, usual, leave=worst), 1.0)
+    if here <= _OUTSTANDING * general * there:
+        return _slower_host(mine, theirs, general)
+    over = here - general * there
     return Excess(
         _SEGMENTS.get(worst, "host"),
         worst if worst not in _SEGMENTS else "",
-        int(over[worst]),
-        mine.total[worst] / rest if rest else float("inf"),
+        int(over),
+        here / there if there else float("inf"),
         mine.rows[worst],
-        over[worst] / mine.total[worst],
-        most_ns=int(mine.total[worst] - rest),
+        over / here,
+        most_ns=int(here - there),
+    )
+
+
+def _slower_host(mine: _Costs, theirs: Sequence[_Costs], general: float) -> Excess | None:
+    total = sum(mine.total.values())
+    usual = float(np.median([sum(c.total.values()) for c in theirs]))
+    if general < _UNIFORM or total <= usual:
+        return None
+    rows = np.concatenate(list(mine.rows.values()))
+    over = total - usual
+    return Excess(
+        "host", "", int(over), total / max(usual, 1.0), rows, over / total, most_ns=int(over)
     )
 
 
@@ -168,14 +171,13 @@ _LOADER, _GC, _NOT_RECORDED = "the DataLoader", "garbage collection", "code that
 _SEGMENTS: dict[str, Segment] = {_LOADER: "loader", _GC: "gc"}
 
 
-def _uniform(mine: _Costs, theirs: Sequence[_Costs]) -> float:
+def _uniform(mine: dict[str, float], usual: dict[str, float], *, leave: str) -> float:
     """Weighted median of the ratio of equal work: how much slower the host is in general."""
-    pairs = [(ns, _median(theirs, name)) for name, ns in mine.total.items()]
-    pairs = [(ns, other) for ns, other in pairs if other > 0]
-    if not pairs:
+    names = [name for name, ns in usual.items() if ns > 0 and name not in (leave, _NOT_RECORDED)]
+    if not names:
         return 1.0
-    ratio = np.array([ns / other for ns, other in pairs])
-    weight = np.array([other for _, other in pairs])
+    weight = np.array([usual[name] for name in names])
+    ratio = np.array([mine[name] for name in names]) / weight
     order = np.argsort(ratio)
     reach = np.cumsum(weight[order])
     return float(ratio[order][np.searchsorted(reach, reach[-1] / 2)])

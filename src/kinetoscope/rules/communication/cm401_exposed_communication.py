@@ -58,8 +58,10 @@ class Thresholds(Options, frozen=True):
 def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
     """Measure what no kernel hides, without waiting where the other ranks are known."""
     found = exposed_comm(analysis)
+    if found.share < options.min_share:
+        return
     positions = in_steady_steps(analysis)
-    if found.share < options.min_share or positions.size == 0:
+    if positions.size == 0:
         return
     comm = analysis.comm
     exposed = Coverage(found.stretches).between(comm.start, comm.end)

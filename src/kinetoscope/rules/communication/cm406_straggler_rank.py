@@ -28,7 +28,7 @@ import numpy as np
 
 from kinetoscope.analysis import Analysis
 from kinetoscope.analysis.job import trusted, waits
-from kinetoscope.metrics.intervals import empty, merge
+from kinetoscope.metrics.intervals import empty, measure, merge
 from kinetoscope.replay import Change, simulate
 from kinetoscope.result import Evidence, Fix, Gain, Location
 from kinetoscope.rules.api import Example, Hit, Options, Rule
@@ -64,7 +64,7 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
     worst = int(caused.argmax())
     slow, others = ranks[worst], [a for a in ranks if a is not ranks[worst]]
     last = float((matches.last == worst).mean())
-    late = caused[worst] / _recorded_steps(analysis)
+    late = _held_up(others, worst) or caused[worst] / _recorded_steps(analysis)
     if last < options.min_last or caused[worst] < options.min_blame * max(int(caused.sum()), 1):
         return
     least = int(max(options.min_share * slow.step_ns, options.min_explained * late))
@@ -99,6 +99,16 @@ def _places(slow: Analysis, more: Excess) -> tuple[Location, ...]:
     tree = slow.trace.tree
     weights = slow.trace.column("dur_ns")[more.rows[known]]
     return (*slow.locations(tree.rows[frames[known]], weights, top=1), *inner[:2])
+
+
+def _held_up(others: Sequence[Analysis], late: int) -> float:
+    """Time per step in which the devices of the other ranks do nothing but wait for this one."""
+    each = [
+        sum(measure(part) for place, part in waits(a).waiting if place == late) / a.steps
+        for a in others
+        if a.device is not None
+    ]
+    return float(np.median(each)) if each else 0.0
 
 
 def _recorded_steps(analysis: Analysis) -> float:

@@ -64,7 +64,10 @@ class Thresholds(Options, frozen=True):
 
 def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
     """Find the loop and replay the step with DDP's buckets instead."""
-    positions = _by_user(analysis, in_steady_steps(analysis), options)
+    positions = in_steady_steps(analysis)
+    if per_step(analysis, positions) < options.min_per_step:
+        return
+    positions = _by_user(analysis, positions, options)
     count = per_step(analysis, positions)
     comm = analysis.comm
     if count < options.min_per_step:

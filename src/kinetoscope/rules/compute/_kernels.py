@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 
 from kinetoscope.analysis import Analysis
 from kinetoscope.metrics.device_ops import DeviceOps, device_ops
@@ -40,7 +41,7 @@ def extent_of(analysis: Analysis, rows: IntArray) -> Intervals:
     return analysis.extent(analysis.in_window(rows))
 
 
-def shrunk(ns: IntArray, new: np.ndarray, floor: int = KERNEL_FLOOR_NS) -> IntArray:
+def shrunk(ns: IntArray, new: npt.NDArray[np.float64], floor: int = KERNEL_FLOOR_NS) -> IntArray:
     """New durations: never longer than before, never shorter than an empty kernel."""
     least = np.minimum(ns, floor)
     return np.asarray(np.clip(new, least, ns), dtype=np.int64)

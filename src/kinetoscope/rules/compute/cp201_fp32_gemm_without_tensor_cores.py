@@ -28,6 +28,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
 from kinetoscope.analysis import Analysis
 from kinetoscope.metrics.cost import KernelCosts, kernel_costs
@@ -80,9 +81,7 @@ class _Units:
 def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
     """Find float32 matrix kernels on the vector units and replay them on the matrix units."""
     costs = analysis.get(kernel_costs)
-    family = analysis.trace.column("family")[costs.rows]
-    slow = np.isin(family, (Family.GEMM, Family.CONV)) & (costs.dtype == Dtype.FP32)
-    slow &= np.isin(costs.math, (Math.FP32, Math.FP32_MATRIX)) & (costs.flop > 0)
+    slow = _on_vector_units(analysis, costs)
     rows = costs.rows[slow]
     device = peaks(analysis)
     units = _units(analysis, device)
@@ -121,6 +120,21 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
     )
 
 
+def _on_vector_units(analysis: Analysis, costs: KernelCosts) -> npt.NDArray[np.bool_]:
+    """Float32 products and convolutions by kernels without matrix units.
+
+    Where others of their kind run as TF32, it is allowed already, and the library had a reason.
+    """
+    family = analysis.trace.column("family")[costs.rows]
+    single = (costs.dtype == Dtype.FP32) & (costs.flop > 0)
+    result = np.zeros(costs.rows.size, dtype=bool)
+    for kind in (Family.GEMM, Family.CONV):
+        mine = single & (family == kind)
+        if not (mine & (costs.math == Math.TF32)).any():
+            result |= mine & np.isin(costs.math, (Math.FP32, Math.FP32_MATRIX))
+    return result
+
+
 def _units(analysis: Analysis, device: Peaks | None) -> _Units | None:
     """Matrix units of the device for 32-bit data, and the half type to propose."""
     if device is not None:
@@ -138,7 +152,7 @@ def _units(analysis: Analysis, device: Peaks | None) -> _Units | None:
 
 def _faster(
     costs: KernelCosts,
-    slow: np.ndarray,
+    slow: npt.NDArray[np.bool_],
     ns: IntArray,
     *,
     options: Thresholds,

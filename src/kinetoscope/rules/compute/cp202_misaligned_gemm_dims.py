@@ -26,6 +26,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
 from kinetoscope.analysis import Analysis
 from kinetoscope.metrics.cost import KernelCosts, kernel_costs
@@ -91,7 +92,8 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
         return
     bad = np.array([bool(n) for n in _culprits(analysis, costs, index)], dtype=bool)
     ns = analysis.trace.column("dur_ns")[costs.rows]
-    roof = np.array([device.flop_per_ns(Math(m)) for m in costs.math[index]])
+    units, unit = np.unique(costs.math[index], return_inverse=True)
+    roof = np.array([device.flop_per_ns(Math(m)) for m in units])[unit]
     reached = costs.flop[index] / np.maximum(ns[index] * roof, 1e-9)
     good_rate = _aligned_rate(reached[~bad], ns[index][~bad], options.usual_rate)
     memory = costs.bytes[index] / device.achievable_bytes_per_ns
@@ -157,7 +159,7 @@ def _hit(
     )
 
 
-def _aligned_rate(reached: np.ndarray, ns: IntArray, usual: float) -> float:
+def _aligned_rate(reached: npt.NDArray[np.float64], ns: IntArray, usual: float) -> float:
     """Share of the peak that the aligned products reach, weighted by time; a default for none."""
     long = ns > 20_000
     if long.sum() < 2:
@@ -189,9 +191,7 @@ def _culprits(analysis: Analysis, costs: KernelCosts, index: IntArray) -> list[t
     return [found[int(k)] for k in which]
 
 
-def _odd_dimensions(
-    name: str, args: Args, dtype: Dtype, dims: tuple[int, ...]
-) -> tuple[int, ...]:
+def _odd_dimensions(name: str, args: Args, dtype: Dtype, dims: tuple[int, ...]) -> tuple[int, ...]:
     """Sizes among m, n, k that are the distance of two rows and no multiple of 16 bytes."""
     if name not in _FACTORS or element_size(dtype) == 0:
         return ()
@@ -218,8 +218,14 @@ def _product(t: TraceBuilder, width: int, dur: float) -> None:
     for step in range(4):
         at = step * 10_000
         t.step(at, 9_990)
-        t.op("aten::mm", at + 10, 12, dims=[[8192, 1024], [1024, width]], types=half,
-             strides=[[1024, 1], [1, 1024]])
+        t.op(
+            "aten::mm",
+            at + 10,
+            12,
+            dims=[[8192, 1024], [1024, width]],
+            types=half,
+            strides=[[1024, 1], [1, 1024]],
+        )
         t.kernel("nvjet_sm90_tst_192x192_64x4_2x1_v_bz_coopB_TNN", at + 30, dur, launch_at=at + 14)
         t.sync(at + 40, dur - 5)
 

@@ -14,7 +14,7 @@ less work helps: lower precision, a smaller or sparser layer, another algorithm.
 
 ## Limits
 A finding without a gain is information, not a fault: a large matrix product at 70 % of the peak is
-what a well-tuned program looks like.
+what a well-tuned program looks like. Operators that only copy are left to the rules about copies.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ from kinetoscope.rules.compute._kernels import (
     places,
     shrunk,
 )
-from kinetoscope.trace.kinds import Kind
+from kinetoscope.trace.kinds import Family, Kind
+from kinetoscope.trace.op_names import op_family
 from kinetoscope.trace.trace import IntArray
 from kinetoscope.units import duration, percent
 
@@ -78,7 +79,7 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
         return
     device = peaks(analysis)
     roof = roofline(analysis.trace, device)
-    name = work.op_name[int(top[0])]
+    name = work.op_name(int(top[0]))
     if device is not None and name in _SORTS:
         efficiency, gain = _sorting(analysis, options, device, (work, top))
     else:
@@ -111,6 +112,7 @@ def _heaviest(analysis: Analysis, work: DeviceOps) -> IntArray:
     """Positions of the events of the operator and shape with most time."""
     compute = analysis.trace.column("kind")[work.rows] == Kind.KERNEL
     compute &= (work.op >= 0) & ~work.optimizer
+    compute &= ~work.by_op_name(lambda name: op_family(name) == Family.COPY)
     known = np.flatnonzero(compute)
     if known.size == 0:
         return known
@@ -162,7 +164,12 @@ def _sorting(
         return (efficiency if nbytes else -1.0), NO_GAIN
     gain = analysis.gain(
         *(
-            Change(durations=(work.rows[top], shrunk(ns, ns * min(efficiency / part, 1.0), 500)))
+            Change(
+                durations=(
+                    work.rows[top],
+                    shrunk(ns, np.multiply(ns, min(efficiency / part, 1.0), dtype=np.float64), 500),
+                )
+            )
             for part in options.reached
         )
     )
@@ -216,7 +223,7 @@ RULE = Rule(
     summary="One operator with one shape takes a third of the device's busy time.",
     check=check,
     options=Thresholds(),
-    needs=frozenset({"device", "launches", "ops"}),
+    needs=frozenset({"device", "launches", "shapes"}),
     evidence="T",
     references=("https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html",),
     examples=(

@@ -28,6 +28,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
 from kinetoscope.analysis import Analysis
 from kinetoscope.metrics.attention import Attention, written_out_attention
@@ -233,7 +234,7 @@ def _owner(trace: Trace, work: DeviceOps, found: tuple[Attention, ...]) -> IntAr
 def _inside(
     thread: IntArray,
     start: IntArray,
-    known: np.ndarray,
+    known: npt.NDArray[np.bool_],
     found: tuple[Attention, ...],
 ) -> IntArray:
     result = np.full(start.size, -1, dtype=np.int64)
@@ -260,9 +261,7 @@ def _host_time(trace: Trace, found: tuple[Attention, ...], kept: IntArray) -> In
     nodes = tree.node_of[kept[kept >= 0]]
     spared = links.backward_root[nodes[nodes >= 0]]
     gone = roots[(owner >= 0) & ~np.isin(roots, spared)]
-    return union(
-        np.concatenate((start, tree.start[gone])), np.concatenate((end, tree.end[gone]))
-    )
+    return union(np.concatenate((start, tree.start[gone])), np.concatenate((end, tree.end[gone])))
 
 
 def _attention(t: TraceBuilder, length: int, dur: float) -> None:

@@ -91,7 +91,9 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
             Evidence("layout_time", spent, "ns"),
             Evidence("busy_share", round(min(share, 1.0), 4), "ratio", "derived"),
             Evidence(
-                "conversions_per_convolution", round(rows.size / convolutions.size, 2), "count",
+                "conversions_per_convolution",
+                round(rows.size / convolutions.size, 2),
+                "count",
                 "derived",
             ),
         ),
@@ -118,9 +120,7 @@ _BATCH_NORMS = (
 )
 
 
-def _batch_norms(
-    analysis: Analysis, work: DeviceOps
-) -> tuple[IntArray, npt.NDArray[np.float64]]:
+def _batch_norms(analysis: Analysis, work: DeviceOps) -> tuple[IntArray, npt.NDArray[np.float64]]:
     """Batch norms of NCHW tensors, and the time of their traffic at full bandwidth.
 
     Those give each channel one block of threads, so that a layer with few channels leaves most of
@@ -156,12 +156,18 @@ def _network(t: TraceBuilder, layout_us: float) -> None:
         for i in range(4):
             begin = at + 100 + i * (2 * layout_us + 500)
             t.op("aten::cudnn_convolution", at + 10 + 20 * i, 18, dims=shape)
-            t.kernel("void cudnn::ops::nchwToNhwcKernel", begin, layout_us,
-                     launch_at=at + 11 + 20 * i)
-            t.kernel("sm90_xmma_fprop_implicit_gemm", begin + layout_us, 500,
-                     launch_at=at + 16 + 20 * i)
-            t.kernel("void cudnn::ops::nhwcToNchwKernel", begin + layout_us + 500, layout_us,
-                     launch_at=at + 21 + 20 * i)
+            t.kernel(
+                "void cudnn::ops::nchwToNhwcKernel", begin, layout_us, launch_at=at + 11 + 20 * i
+            )
+            t.kernel(
+                "sm90_xmma_fprop_implicit_gemm", begin + layout_us, 500, launch_at=at + 16 + 20 * i
+            )
+            t.kernel(
+                "void cudnn::ops::nhwcToNchwKernel",
+                begin + layout_us + 500,
+                layout_us,
+                launch_at=at + 21 + 20 * i,
+            )
         t.sync(at + 110, 4 * (2 * layout_us + 500))
 
 

@@ -76,7 +76,7 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
     if rows.size == 0 or share < options.min_share:
         return
     spent = per_step_ns(analysis, rows)
-    names = [work.op_name[i] for i in wide]
+    names = [work.op_name(i) for i in wide]
     yield Hit(
         message=(
             f"float64 operators take {duration(spent)} a step, {percent(min(share, 1.0))} of the "
@@ -180,9 +180,7 @@ def _wide_ops(trace: Trace) -> IntArray:
     _, first, which = np.unique(
         dense([types[ops], dims[ops]]), return_index=True, return_inverse=True
     )
-    wide = np.array(
-        [_is_wide(args_of(trace, int(tree.rows[ops[i]]))) for i in first], dtype=bool
-    )
+    wide = np.array([_is_wide(args_of(trace, int(tree.rows[ops[i]]))) for i in first], dtype=bool)
     chosen = ops[wide[which]]
     return np.sort(tree.rows[chosen])
 
@@ -202,8 +200,9 @@ def _products(t: TraceBuilder, dtype: str) -> None:
         t.step(at, 1_990)
         for i in range(3):
             t.op("aten::mul", at + 10 + 20 * i, 15, dims=[shape, shape], types=[dtype, dtype])
-            t.kernel("vectorized_elementwise_kernel", at + 100 + 500 * i, 500,
-                     launch_at=at + 14 + 20 * i)
+            t.kernel(
+                "vectorized_elementwise_kernel", at + 100 + 500 * i, 500, launch_at=at + 14 + 20 * i
+            )
         t.sync(at + 80, 1_525)
 
 

@@ -25,6 +25,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
 from kinetoscope.analysis import Analysis
 from kinetoscope.metrics.chains import Chains, pointwise_chains
@@ -122,7 +123,7 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
     )
 
 
-def _split(chains: Chains, good: np.ndarray) -> tuple[IntArray, IntArray]:
+def _split(chains: Chains, good: npt.NDArray[np.bool_]) -> tuple[IntArray, IntArray]:
     """Positions of the first event of each good chain, and of all others."""
     starts = np.searchsorted(chains.chain, np.flatnonzero(good), side="left")
     first = chains.members[starts]
@@ -139,11 +140,11 @@ def _per_step(analysis: Analysis, rows: IntArray) -> int:
     return analysis.in_window(rows).size // analysis.steps
 
 
-def _sequence(chains: Chains, good: np.ndarray) -> str:
+def _sequence(chains: Chains, good: npt.NDArray[np.bool_]) -> str:
     """Operators of the chain that takes longest."""
     total = np.where(good, chains.total_ns(), -1)
     mine = chains.members[chains.chain == int(total.argmax())]
-    names = [chains.work.op_name[i].rstrip("_") for i in mine]
+    names = [chains.work.op_name(i).rstrip("_") for i in mine]
     return ", ".join(names[:6]) + (", ..." if len(names) > 6 else "")
 
 
@@ -154,8 +155,12 @@ def _chain(t: TraceBuilder, kernel_us: float, products_us: float) -> None:
         t.step(at, 3_990)
         for i, name in enumerate(("mul", "add", "tanh", "mul", "sigmoid")):
             t.op(f"aten::{name}", at + 10 + 20 * i, 15, dims=[shape, []])
-            t.kernel("vectorized_elementwise_kernel", at + 100 + kernel_us * i, kernel_us,
-                     launch_at=at + 14 + 20 * i)
+            t.kernel(
+                "vectorized_elementwise_kernel",
+                at + 100 + kernel_us * i,
+                kernel_us,
+                launch_at=at + 14 + 20 * i,
+            )
         t.op("aten::mm", at + 120, 15, dims=[shape, shape])
         t.kernel("sm90_gemm", at + 100 + 5 * kernel_us, products_us, launch_at=at + 124)
         t.sync(at + 150, 5 * kernel_us + products_us - 40)

@@ -180,8 +180,14 @@ def _training(t: TraceBuilder, checkpointed: bool) -> None:
         t.kernel("sm90_gemm", at + 60, 1_000, launch_at=at + 14)
         t.backward("AddmmBackward0", at + 100, 200, seq=step * 10 + 1)
         if checkpointed:
-            t.op("aten::linear", at + 110, 40, dims=[[512, 512], [512, 512]], tid=1001,
-                 seq=step * 10 + 2)
+            t.op(
+                "aten::linear",
+                at + 110,
+                40,
+                dims=[[512, 512], [512, 512]],
+                tid=1001,
+                seq=step * 10 + 2,
+            )
             t.kernel("sm90_gemm", at + 1_060, 1_000, launch_at=at + 120, tid=1001)
         t.op("aten::mm", at + 160, 40, dims=[[512, 512], [512, 512]], tid=1001)
         t.kernel("sm90_gemm", at + 2_060, 1_500, launch_at=at + 170, tid=1001)

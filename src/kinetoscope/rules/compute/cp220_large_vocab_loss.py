@@ -125,8 +125,10 @@ def _passes(trace: Trace, work: DeviceOps, shapes: set[tuple[int, int]]) -> IntA
     chosen = []
     for group in work.groups(candidate):
         shape = largest_tensor(args_of(trace, int(work.op[group[0]])))
-        if shape and shape[-1] in classes and any(
-            0.98 <= prod(shape) / n <= 1.02 for n in elements
+        if (
+            shape
+            and shape[-1] in classes
+            and any(0.98 <= prod(shape) / n <= 1.02 for n in elements)
         ):
             chosen.append(group)
     return np.sort(np.concatenate(chosen)) if chosen else np.empty(0, dtype=np.int64)
@@ -142,8 +144,9 @@ def _loss(t: TraceBuilder, classes: int, pass_us: float) -> None:
         t.kernel("nvjet_sm90_tst", at + 100, 1_200, launch_at=at + 8)
         for i, name in enumerate(names):
             t.op(f"aten::{name}", at + 20 + 20 * i, 15, dims=[shape, shape])
-            t.kernel("elementwise_kernel", at + 1_300 + pass_us * i, pass_us,
-                     launch_at=at + 24 + 20 * i)
+            t.kernel(
+                "elementwise_kernel", at + 1_300 + pass_us * i, pass_us, launch_at=at + 24 + 20 * i
+            )
         t.sync(at + 110, 1_190 + 4 * pass_us)
 
 
@@ -164,7 +167,9 @@ RULE = Rule(
     options=Thresholds(),
     needs=frozenset({"device", "launches", "shapes"}),
     evidence="TS",
-    references=("https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.cross_entropy.html",),
+    references=(
+        "https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.cross_entropy.html",
+    ),
     examples=(
         Example("four passes over logits of 50,304 classes", _large, fires=True),
         Example("a loss over 1,000 classes", _small, fires=False),

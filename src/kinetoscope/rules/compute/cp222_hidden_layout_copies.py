@@ -83,9 +83,7 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
         evidence=(
             Evidence("copy_time", spent, "ns"),
             Evidence("busy_share", round(min(share, 1.0), 4), "ratio", "derived"),
-            Evidence(
-                "copies_per_step", analysis.in_window(rows).size // analysis.steps, "count"
-            ),
+            Evidence("copies_per_step", analysis.in_window(rows).size // analysis.steps, "count"),
         ),
         locations=places(analysis, rows, calls=("contiguous", "reshape", "flatten", "clone")),
         fix=Fix(

@@ -16,6 +16,7 @@ from kinetoscope.metrics.intervals import Intervals, empty, intersect, measure, 
 from kinetoscope.metrics.transfers import Purpose, Transfers, transfers
 from kinetoscope.replay import Change
 from kinetoscope.result import Gain, Location
+from kinetoscope.rules.cold import COLD_NS, with_cold_start
 from kinetoscope.rules.data_loading._input import idle, in_window
 from kinetoscope.rules.spread import spread
 from kinetoscope.trace.calltree import nearest
@@ -27,11 +28,6 @@ _OTHERS = (Cause.LOADER, Cause.COMPILE, Cause.CHECKPOINT, Cause.GC, Cause.COLLEC
 _LAUNCH_NS = 5_000
 _CAUTIOUS = 0.95
 """Part of the work that goes away at least: some calls remain to issue what replaces it."""
-_LONG_NS = 1_000_000
-_COLD_NS = (250_000, 750_000)
-"""Long work on other data leaves cold caches behind. In a recording with 28 ms of NumPy before
-each request the first calls of the model took about 0.5 ms of host time more than the same calls
-later (the first convolution 0.32 ms, the third 0.1 ms); this much goes away, likely and at best."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +53,7 @@ class Preparation:
 def preparation(analysis: Analysis) -> Preparation:
     """Find the work on the thread before each sizeable copy of data to the device."""
     moved = analysis.get(transfers)
-    mine = in_window(analysis, moved) & moved.of(Purpose.DATA)
+    mine = in_window(analysis, moved) & (moved.of(Purpose.DATA) | moved.made)
     mine &= moved.work_end > moved.work_start
     none = np.empty(0, dtype=np.int64)
     if not mine.any():
@@ -132,7 +128,7 @@ def preparation_gain(analysis: Analysis, found: Preparation) -> Gain:
     follows runs with warmer caches.
     """
     kernels = _LAUNCH_NS * max(found.copies // analysis.steps_on_host, 1)
-    likely, best = (_with_cold_start(found.work, cold) for cold in _COLD_NS)
+    likely, best = (with_cold_start(found.work, cold) for cold in COLD_NS)
     return spread(
         analysis.gain(
             Change(host_cut=found.work, host_cut_factor=_CAUTIOUS, extra_host_ns=kernels),
@@ -140,12 +136,6 @@ def preparation_gain(analysis: Analysis, found: Preparation) -> Gain:
             Change(host_cut=best),
         )
     )
-
-
-def _with_cold_start(work: Intervals, cold: int) -> Intervals:
-    """The work and the time after its long stretches that cold caches cost."""
-    start, end = work
-    return union(start, np.where(end - start > _LONG_NS, end + cold, end))
 
 
 def preparation_places(analysis: Analysis, found: Preparation) -> tuple[Location, ...]:

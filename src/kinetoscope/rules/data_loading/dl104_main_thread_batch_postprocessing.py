@@ -16,7 +16,8 @@ faster way for arithmetic. Replace loops over samples by one operation on the wh
 
 ## Limits
 Without Python stacks the time before the copy is known but not what it was spent on. Work that
-overlaps with kernels is not counted. Small inputs (below 64 KiB) are not followed.
+overlaps with kernels is not counted. An input below 64 KiB is followed only when more
+than a millisecond of work went into it.
 """
 
 from __future__ import annotations

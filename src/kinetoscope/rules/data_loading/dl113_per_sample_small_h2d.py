@@ -33,14 +33,10 @@ from kinetoscope.result import Evidence, Fix
 from kinetoscope.rules.api import Example, Hit, Options, Rule
 from kinetoscope.rules.data_loading._copies import Mask
 from kinetoscope.rules.data_loading._input import in_window
-from kinetoscope.trace.op_names import short_name
 from kinetoscope.units import count, duration, size
 
 if TYPE_CHECKING:
     from kinetoscope.testing import TraceBuilder
-
-
-_COPY_OPS = frozenset(("to", "_to_copy", "copy_"))
 
 
 class Thresholds(Options, frozen=True):
@@ -58,7 +54,7 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
     """Count small copies by the function that issues them."""
     copies = analysis.get(transfers)
     mine = in_window(analysis, copies) & copies.of(Purpose.SMALL)
-    mine &= (copies.bytes >= options.min_bytes) & _asked_for(analysis, copies)
+    mine &= (copies.bytes >= options.min_bytes) & copies.asked
     mine = _of_one_function(analysis, copies, mine)
     each = int(mine.sum()) / analysis.steps_on_host
     if each < options.min_copies:
@@ -90,14 +86,6 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
         confidence=0.7,
         claims=spent,
     )
-
-
-def _asked_for(analysis: Analysis, copies: Transfers) -> Mask:
-    """Copies that are what the operator is for: `_foreach_*` and `cat` send argument lists."""
-    trace = analysis.trace
-    copying = np.fromiter((short_name(n) in _COPY_OPS for n in trace.names), bool)
-    name = trace.column("name_id")[np.maximum(copies.op, 0)]
-    return (copies.op < 0) | (copying[name] if copying.size else copies.op < 0)
 
 
 def _of_one_function(analysis: Analysis, copies: Transfers, mine: Mask) -> Mask:

@@ -9,11 +9,12 @@ import numpy.typing as npt
 
 from kinetoscope.analysis import Analysis
 from kinetoscope.metrics.activity import Cause
-from kinetoscope.metrics.intervals import Intervals, intersect, measure, subtract, union
+from kinetoscope.metrics.intervals import Intervals, intersect, measure, merge, subtract, union
 from kinetoscope.metrics.ownership import owned_gaps
 from kinetoscope.replay import Change
 from kinetoscope.result import Evidence, Gain, Location
 from kinetoscope.result.finding import Severity
+from kinetoscope.rules.framework._python import torchs_own
 from kinetoscope.trace.calltree import nearest
 from kinetoscope.trace.frames import compiled_region, is_graph_call, is_optimizer_step
 from kinetoscope.trace.kinds import DEVICE_WORK, Kind
@@ -108,14 +109,15 @@ def _ending(analysis: Analysis) -> tuple[IntArray, IntArray]:
     return gaps.launch[late], (gaps.host_end - gaps.start)[late]
 
 
-def graph_gain(analysis: Analysis, bound: LaunchBound) -> Gain:
-    """Gain of replaying the step as captured graphs.
+def graph_changes(analysis: Analysis, bound: LaunchBound) -> tuple[Change, Change, Change]:
+    """The step replayed as captured graphs: at worst, likely, at best.
 
-    The device events follow each other at the pace of the graph; the host keeps what is not
-    launching. The cautious end keeps the optimizer's step out of the graph.
+    The device events follow each other at the pace of the graph; the host keeps what is neither
+    launching nor torch's own. The cautious end keeps the optimizer's step out of the graph.
     """
     cut = analysis.host_time.launching
     kept = analysis.extent(analysis.matching(is_optimizer_step))
+    all_of_it = merge(cut, torchs_own(analysis))
     low, mid, high = (
         Change(
             host_cut=part,
@@ -123,19 +125,27 @@ def graph_gain(analysis: Analysis, bound: LaunchBound) -> Gain:
             step_floor_ns=call + int(bound.per_step * gap),
         )
         for part, gap, call in zip(
-            (subtract(cut, kept), cut, cut), NODE_GAP_NS, _GRAPH_CALL_NS, strict=True
+            (subtract(cut, kept), all_of_it, all_of_it), NODE_GAP_NS, _GRAPH_CALL_NS, strict=True
         )
     )
-    return analysis.gain(low, mid, high)
+    return low, mid, high
+
+
+def graph_gain(analysis: Analysis, bound: LaunchBound) -> Gain:
+    """Gain of replaying the step as captured graphs."""
+    return analysis.gain(*graph_changes(analysis, bound))
 
 
 def _spaced(analysis: Analysis, events: IntArray, gap: int) -> tuple[IntArray, IntArray]:
     return events, analysis.trace.column("dur_ns")[events].astype(np.int64) + gap
 
 
-def most_severe(gain: Gain) -> Severity:
+def most_severe(analysis: Analysis, bound: LaunchBound, gain: Gain) -> Severity:
     """Without a gain at the cautious end all of it may be the profiler's own cost."""
-    return "critical" if gain.low >= _SURE_GAIN else "medium"
+    if gain.low < _SURE_GAIN:
+        return "medium"
+    worst = analysis.speedup(graph_changes(analysis, bound)[1], _WORST_OVERHEAD)
+    return "critical" if worst >= _LEAST_AT_WORST else "medium"
 
 
 def worth_a_word(gain: Gain) -> bool:
@@ -143,6 +153,10 @@ def worth_a_word(gain: Gain) -> bool:
     return gain.low >= _SURE_GAIN or gain.mid >= _UNSURE_GAIN
 
 
+_WORST_OVERHEAD = 2.2
+"""Profiling never cost more than this many times the model, on recordings whose unprofiled step
+was known."""
+_LEAST_AT_WORST = 1.1
 _SURE_GAIN = 1.05
 _UNSURE_GAIN = 1.15
 """Below this, a gain that vanishes at the cautious end did not come true on known programs."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from kinetoscope.analysis import Analysis
 from kinetoscope.metrics.device_ops import DeviceOps, device_ops
@@ -72,7 +73,7 @@ def optimizer_kernels(analysis: Analysis) -> tuple[DeviceOps, IntArray]:
     return work, np.flatnonzero(work.optimizer & (work.call >= 0))
 
 
-def _outer(around: IntArray, parent: IntArray, marks: IntArray) -> np.ndarray:
+def _outer(around: IntArray, parent: IntArray, marks: IntArray) -> npt.NDArray[np.bool_]:
     """Steps that are not inside the step of a wrapping optimizer."""
     above = parent[marks]
     return (above < 0) | (around[np.maximum(above, 0)] < 0)

@@ -77,7 +77,7 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
         gain=gain,
         confidence=0.7,
         claims=bound.idle,
-        at_most=most_severe(gain),
+        at_most=most_severe(analysis, bound, gain),
     )
 
 

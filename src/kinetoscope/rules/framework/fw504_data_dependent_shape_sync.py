@@ -67,8 +67,9 @@ class Thresholds(Options, frozen=True):
     """Rarer ones belong to logging or evaluation."""
     many_per_step: float = 8.0
     """From so many a step on they are taken for a loop that tensors of fixed size can replace."""
-    likely_body: float = 0.5
-    """Part of such a loop's other host time that the likely estimate takes off."""
+    body: tuple[float, float, float] = (0.4, 0.85, 1.0)
+    """Part of such a loop's other host time that goes away when its iterations become one
+    computation on tensors of fixed size: at the cautious end, likely, at best."""
 
 
 def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
@@ -87,14 +88,16 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
     blocked = blocked_per_step(analysis, waits)
     inside = calls_inside(analysis, ops)
     body = loop_bodies(analysis, ops) if per_step >= options.many_per_step else empty()
-    partly, wholly = (
+    low, partly, wholly = (
         Change(
             host_cut=merge(working, part_of(body, share)),
             unblock=waits.calls,
             drop_calls=inside,
         )
-        for share in (options.likely_body, 1.0)
+        for share in options.body
     )
+    if not body[0].size:
+        low = Change(unblock=waits.calls)
     yield Hit(
         message=(
             f"`{name}` makes a result of data-dependent size {max(round(per_step), 1)} times a "
@@ -111,7 +114,7 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
             snippet="y = torch.where(mask, f(x), x)   # instead of x[mask] = f(x[mask])",
             reference="https://docs.pytorch.org/docs/stable/generated/torch.nonzero_static.html",
         ),
-        gain=analysis.gain(Change(unblock=waits.calls), partly, wholly),
+        gain=analysis.gain(low, partly, wholly),
         confidence=0.9,
         claims=working,
     )

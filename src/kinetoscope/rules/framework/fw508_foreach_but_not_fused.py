@@ -109,8 +109,12 @@ def _foreach(t: TraceBuilder, kernel_us: float, other_us: float) -> None:
         for i in range(8):
             begin = at + 32 + 20 * i
             t.op("aten::_foreach_mul_", begin, 15)
-            t.kernel("multi_tensor_apply_kernel", at + 20 + other_us + i * kernel_us, kernel_us,
-                     launch_at=begin + 4)
+            t.kernel(
+                "multi_tensor_apply_kernel",
+                at + 20 + other_us + i * kernel_us,
+                kernel_us,
+                launch_at=begin + 4,
+            )
         t.sync(at + 240, other_us + 8 * kernel_us - 225)
 
 

@@ -86,7 +86,7 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
         gain=gain,
         confidence=0.7,
         claims=bound.idle,
-        at_most=most_severe(gain),
+        at_most=most_severe(analysis, bound, gain),
     )
 
 

@@ -57,37 +57,39 @@ class Thresholds(Options, frozen=True):
 
 def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
     """Group the loops over parts of tensors by place and replay each as one call."""
-    for (_, body), loops in _groups(analysis, options).items():
+    for loops, body in _groups(analysis, options):
         share = host_share(analysis, loops)
         if share >= options.min_share:
             yield _hit(analysis, loops, body, share)
 
 
-def _groups(analysis: Analysis, options: Thresholds) -> dict[tuple[int, Body], list[Loop]]:
+def _groups(analysis: Analysis, options: Thresholds) -> list[tuple[list[Loop], Body]]:
     """Loops that qualify, by the function that they are in and what they do."""
     trace = analysis.trace
-    found: dict[tuple[int, Body], list[Loop]] = {}
-    alike: dict[tuple[int, ...], Body | None] = {}
     name_id = trace.column("name_id")
+    looked: dict[tuple[int, ...], Body | None] = {}
+    found: dict[tuple[int, tuple[str, ...]], tuple[list[Loop], Body]] = {}
     for loop in analysis.get(find_loops):
         if loop.repeats < options.min_repeats:
             continue
         # The same loop comes back in every step: look into it once.
-        names = tuple(name_id[trace.tree.rows[loop.nodes[: loop.body]]].tolist())
-        if (*names, loop.repeats) not in alike:
-            looked = describe(trace, loop)
-            ok = _qualifies(trace, loop, looked)
-            alike[(*names, loop.repeats)] = looked if ok else None
-        body = alike[(*names, loop.repeats)]
-        if body is None:
+        key = (*name_id[trace.tree.rows[loop.nodes[: loop.body]]].tolist(), loop.repeats)
+        if key not in looked:
+            body = describe(trace, loop)
+            looked[key] = body if _qualifies(trace, loop, body) else None
+        known = looked[key]
+        if known is None:
             continue
         frame = trace.tree.user_frame[loop.nodes[0]]
-        place = int(trace.column("name_id")[trace.tree.rows[frame]]) if frame >= 0 else -1
-        found.setdefault((place, body), []).append(loop)
-    return found
+        place = int(name_id[trace.tree.rows[frame]]) if frame >= 0 else -1
+        # A loop may be seen to begin in the middle of its body.
+        found.setdefault((place, tuple(sorted(known.names))), ([], known))[0].append(loop)
+    return list(found.values())
 
 
 def _qualifies(trace: Trace, loop: Loop, body: Body) -> bool:
+    if body.decides and body.products:  # a rollout, or tokens sent to experts: FW503, FW504
+        return False
     if body.cell:
         return True
     if not body.slices or body.generates or len(body.names) == 1:

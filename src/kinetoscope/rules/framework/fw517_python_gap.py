@@ -26,7 +26,6 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
 from kinetoscope.analysis import Analysis
 from kinetoscope.metrics.activity import Cause
@@ -45,9 +44,9 @@ from kinetoscope.metrics.stretches import launching_threads
 from kinetoscope.replay import Change
 from kinetoscope.result import Evidence, Fix, Location
 from kinetoscope.rules.api import Example, Hit, Options, Rule
-from kinetoscope.trace.calltree import nearest
-from kinetoscope.trace.frames import is_optimizer_step, is_torch_file
-from kinetoscope.trace.kinds import Kind
+from kinetoscope.rules.cold import COLD_NS, with_cold_start
+from kinetoscope.rules.framework._python import MOSTLY, program_share
+from kinetoscope.trace.frames import is_optimizer_step
 from kinetoscope.trace.trace import IntArray
 from kinetoscope.units import duration, percent
 
@@ -68,7 +67,7 @@ class Thresholds(Options, frozen=True):
     min_blank_ns: int = 1_500_000
     """The same without stacks, where the hand-over to the autograd threads and the profiler's
     own step (up to 1.3 ms in recordings of an H200) cannot be told from the program's code."""
-    cautious: float = 0.7
+    cautious: float = 0.8
     """Part of it that goes away at the cautious end: vectorised work is not free."""
 
 
@@ -100,7 +99,8 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
         locations=places,
         fix=_fix(places),
         gain=analysis.gain(
-            Change(host_cut=long, host_cut_factor=options.cautious), Change(host_cut=long)
+            Change(host_cut=long, host_cut_factor=options.cautious),
+            *(Change(host_cut=with_cold_start(long, cold)) for cold in COLD_NS),
         ),
         confidence=0.7 if rows.size else 0.4,
         claims=long,
@@ -144,31 +144,13 @@ def _own(analysis: Analysis, options: Thresholds) -> Intervals:
     enough = time.long_most >= (options.min_stretch_ns if stacks else options.min_blank_ns)
     long = time.long[0][enough], time.long[1][enough]
     if stacks:
-        own = _program_share(analysis, long) >= _MOSTLY
+        own = program_share(analysis, long) >= MOSTLY
         long = long[0][own], long[1][own]
     gaps = analysis.gaps
     owned = np.array(sorted(owned_gaps(trace, gaps, analysis.pieces)), dtype=np.int64)
     others = union(gaps.start[owned], gaps.end[owned])
     optimizer = analysis.extent(analysis.matching(is_optimizer_step))
     return clip(subtract(long, merge(others, optimizer)), *analysis.times.host_window)
-
-
-_MOSTLY = 0.5
-
-
-def _program_share(analysis: Analysis, long: Intervals) -> npt.NDArray[np.float64]:
-    """Part of each stretch in which the innermost Python function is not one of torch's."""
-    trace, tree, activity = analysis.trace, analysis.trace.tree, analysis.activity
-    torch_names = [i for i, frame in tree.frames.items() if frame and is_torch_file(frame.file)]
-    name = trace.column("name_id")[tree.rows]
-    known = np.isin(name, [i for i, frame in tree.frames.items() if frame])
-    frame = nearest(known & (tree.kind == Kind.PYTHON), tree.parent)
-    theirs = np.isin(name[np.maximum(frame, 0)], torch_names) | (frame < 0)
-    mine = np.isin(activity.thread, launching_threads(trace)) & (activity.row >= 0)
-    mine &= ~theirs[tree.node_of[np.maximum(activity.row, 0)]]
-    program = Coverage(union(activity.start[mine], activity.end[mine]))
-    share = program.between(*long) / np.maximum(long[1] - long[0], 1)
-    return np.asarray(share, dtype=np.float64)
 
 
 def _net(analysis: Analysis, stretches: Intervals) -> int:

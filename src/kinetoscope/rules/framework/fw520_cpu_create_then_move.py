@@ -33,6 +33,7 @@ from kinetoscope.metrics.transfers import Purpose, Transfers, extent_of, transfe
 from kinetoscope.replay import Change
 from kinetoscope.result import Evidence, Fix
 from kinetoscope.rules.api import Example, Hit, Options, Rule
+from kinetoscope.rules.cold import COLD_NS, with_cold_start
 from kinetoscope.rules.data_loading._copies import Mask
 from kinetoscope.rules.data_loading._input import idle, in_window
 from kinetoscope.rules.spread import spread
@@ -66,6 +67,7 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
     nbytes = int(copies.bytes[mine].sum()) // analysis.steps_on_host
     calls = copies.calls(mine)
     extra = int(_LAUNCH_NS * max(each, 1))
+    likely, best = (with_cold_start(spent, cold) for cold in COLD_NS)
     yield Hit(
         message=f"The host creates {size(nbytes)} in each step and moves them to the device, which "
         f"could create them itself; it takes {duration(measure(spent) // analysis.steps_on_host)} "
@@ -89,8 +91,8 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
         gain=spread(
             analysis.gain(
                 Change(host_cut=spent, drop_calls=calls, extra_host_ns=4 * extra),
-                Change(host_cut=spent, drop_calls=calls, extra_host_ns=2 * extra),
-                Change(host_cut=spent, drop_calls=calls),
+                Change(host_cut=likely, drop_calls=calls, extra_host_ns=2 * extra),
+                Change(host_cut=best, drop_calls=calls),
             )
         ),
         confidence=0.9,

@@ -85,7 +85,7 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
         gain=gain,
         confidence=0.9,
         claims=bound.idle,
-        at_most=most_severe(gain),
+        at_most=most_severe(analysis, bound, gain),
     )
 
 

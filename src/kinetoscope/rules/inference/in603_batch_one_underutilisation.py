@@ -52,6 +52,10 @@ from kinetoscope.units import count, duration
 if TYPE_CHECKING:
     from kinetoscope.testing import TraceBuilder
 
+_BATCHER = (
+    "https://docs.nvidia.com/deeplearning/triton-inference-server/user-guide/docs/batcher.html"
+)
+
 
 class Thresholds(Options, frozen=True):
     """When single requests are worth a word."""
@@ -115,8 +119,7 @@ def _hit(analysis: Analysis, found: _Requests, gain: Gain, known: int, queue: bo
         fix=Fix(
             summary="Collect waiting requests and run them as one batch.",
             snippet="answers = model(torch.cat(requests))",
-            reference="https://docs.nvidia.com/deeplearning/triton-inference-server/user-guide/"
-            "docs/user_guide/batcher.html",
+            reference=_BATCHER,
         ),
         gain=gain,
         confidence=0.7 if queue else 0.4,
@@ -214,8 +217,10 @@ def _feeds_itself(trace: Trace, queue: Loop) -> bool:
 def _products(trace: Trace, thread: int, low: int, high: int) -> list[tuple[int, int]]:
     """Nodes of the products that Python called in this time, with their input's position."""
     names, name_id = trace.names, trace.column("name_id")
-    found = ((n, short_name(names[name_id[trace.tree.rows[n]]])) for n in
-             _called(trace, thread, low, high))
+    found = (
+        (n, short_name(names[name_id[trace.tree.rows[n]]]))
+        for n in _called(trace, thread, low, high)
+    )
     return [(n, PRODUCTS[name]) for n, name in found if name in PRODUCTS]
 
 
@@ -248,9 +253,7 @@ def _throughput(analysis: Analysis, sizes: tuple[int, int, int]) -> Gain:
     return Gain(round(min(low, mid), 3), round(mid, 3), round(max(high, mid), 3), basis="replay")
 
 
-def _batched(
-    analysis: Analysis, sizes: tuple[int, int, int]
-) -> list[npt.NDArray[np.float64]]:
+def _batched(analysis: Analysis, sizes: tuple[int, int, int]) -> list[npt.NDArray[np.float64]]:
     """Durations of all device events for batches of these sizes."""
     work = analysis.get(device_ops)
     everything = np.arange(work.rows.size)
@@ -269,8 +272,9 @@ def _serve(t: TraceBuilder, samples: int, requests: int) -> None:
             begin = at + 10 + i * (3_900 // requests)
             t.module("Net_0", begin, 3_900 // requests - 20)
             for k in range(3):
-                t.op("aten::linear", begin + 5 + 30 * k, 24,
-                     dims=[[samples, 256], [256, 256], [256]])
+                t.op(
+                    "aten::linear", begin + 5 + 30 * k, 24, dims=[[samples, 256], [256, 256], [256]]
+                )
                 t.kernel("gemm", begin + 20 + 30 * k, 5, launch_at=begin + 10 + 30 * k)
 
 
@@ -291,9 +295,7 @@ RULE = Rule(
     options=Thresholds(),
     needs=frozenset({"ops", "shapes"}),
     evidence="T",
-    references=(
-        "https://docs.nvidia.com/deeplearning/triton-inference-server/user-guide/docs/user_guide/batcher.html",
-    ),
+    references=(_BATCHER,),
     examples=(
         Example("32 requests of one sample", _queue, fires=True),
         Example("one batch of 32 samples", _batch, fires=False),

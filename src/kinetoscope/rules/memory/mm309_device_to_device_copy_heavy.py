@@ -4,6 +4,7 @@
 *Round trips*: a tensor is copied to the host, worked on there, and copied back within the same
 step (`.cpu().numpy()` ... `.to(device)`). *Copies on the device*: `Memcpy DtoD`, which `clone()`,
 `copy_()` and `contiguous()` make of whole tensors, for a sizeable part of the device's time.
+*Windows and tensors that grow*: a `cat` that copies all of a tensor to add a little to it.
 
 ## Why it matters
 A round trip waits until the device has finished all that was queued, moves the data twice over a
@@ -15,6 +16,8 @@ Do the step on the device: most of NumPy has a counterpart in torch under the sa
 `sort`, `percentile` as `quantile`). Where the host must see the data, fetch it late and do not
 wait for it. For copies on the device: update in place (`lerp_`, `torch._foreach_*`), use
 views, write into a buffer that exists (`out=`), drop `clone()` before something that copies anyway.
+A window becomes a ring buffer (`data[:, at] = new; at = (at + 1) % room`), a tensor that grows a
+buffer of its final size that is filled part by part.
 
 ## Limits
 A round trip is recognised by sizes that agree within a factor of two and by order; that the data
@@ -37,6 +40,7 @@ from kinetoscope.metrics.transfers import Transfers, extent_of, transfers
 from kinetoscope.replay import Change
 from kinetoscope.result import Evidence, Fix
 from kinetoscope.rules.api import Example, Hit, Options, Rule
+from kinetoscope.rules.memory._moved import moved_by_cat
 from kinetoscope.rules.spread import spread
 from kinetoscope.trace.calltree import nearest
 from kinetoscope.trace.frames import is_distributed_copy
@@ -62,6 +66,7 @@ class Thresholds(Options, frozen=True):
 def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
     """Look for round trips, then for copies on the device."""
     yield from _round_trips(analysis, options)
+    yield from _moving_cats(analysis, options)
     yield from _device_copies(analysis, options)
 
 
@@ -170,6 +175,42 @@ def _device_copies(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
             Change(drop_calls=launch[launch >= 0], host_cut=ops),
         ),
         confidence=0.7,
+        claims=spent,
+    )
+
+
+def _moving_cats(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
+    moved = analysis.get(moved_by_cat)
+    inside = np.isin(moved.rows, analysis.in_window(moved.rows))
+    rows, new_ns = moved.rows[inside], moved.new_ns[inside]
+    spent = analysis.extent(rows)
+    share = measure(clip(spent, *analysis.window)) / (analysis.step_ns * analysis.steps)
+    if rows.size == 0 or share < options.min_device_copies:
+        return
+    added = float(moved.new[inside].sum() / moved.result[inside].sum())
+    each = rows.size / analysis.steps
+    yield Hit(
+        message=f"`cat` copies a whole tensor to add {percent(added)} to it: "
+        f"{duration(int(analysis.trace.column('dur_ns')[rows].sum()) // analysis.steps)} of each "
+        f"step ({percent(min(share, 1.0))}).",
+        evidence=(
+            Evidence("copy_share", round(min(share, 1.0), 4), "ratio"),
+            Evidence("new_part", round(added, 5), "ratio", "derived"),
+            Evidence("copies_per_step", round(each, 1), "count"),
+        ),
+        locations=analysis.locations(rows, calls=("cat", "concat", "concatenate")),
+        fix=Fix(
+            summary="Write what is new into a buffer that exists: a ring buffer for a window, one "
+            "of the final size for a tensor that grows.",
+            snippet="buffer[:, at] = new  # in place of torch.cat([buffer[:, 1:], new], 1)\n"
+            "at = (at + 1) % buffer.shape[1]",
+            reference="https://docs.pytorch.org/docs/stable/generated/torch.Tensor.index_copy_.html",
+        ),
+        gain=analysis.gain(
+            Change(durations=(rows, 2 * new_ns + 2_000), extra_host_ns=int(_LAUNCH_NS * each)),
+            Change(durations=(rows, new_ns + 1_000)),
+        ),
+        confidence=0.9,
         claims=spent,
     )
 

@@ -11,36 +11,13 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from kinetoscope.trace.readers import _schema, _times
+from kinetoscope.trace.readers import _fields, _schema, _times
+from kinetoscope.trace.readers._fields import SHAPE_SEPARATOR, Pool
 from kinetoscope.trace.readers._part import Chunk, Part, int_array
 from kinetoscope.trace.readers._repair import repair_events
 from kinetoscope.trace.readers._schema import EMPTY_ARGS, EXACT, SCHEMAS, Meta, Schema
 
 Array = npt.NDArray[Any]
-
-
-class Pool(dict[Any, int]):
-    """Gives each distinct key the next number on first sight."""
-
-    def __init__(self, missing: Any = None) -> None:
-        super().__init__()
-        self._first = 0
-        if missing is not None:
-            self[missing] = -1
-            self._first = 1
-
-    def __missing__(self, key: Any) -> int:
-        number = len(self) - self._first
-        self[key] = number
-        return number
-
-    def numbers(self, keys: Iterable[Any], count: int) -> Array:
-        """The number of each key."""
-        return np.fromiter(map(self.__getitem__, keys), dtype=np.int32, count=count)
-
-    def keys_in_order(self) -> list[Any]:
-        """The distinct keys, by number."""
-        return list(self)[self._first :]
 
 
 # Which keys can stand in the args of a category: a column that cannot be there is not looked for.
@@ -65,9 +42,6 @@ _TRIGGERS = {
     _RUNTIME: [],
     _DEVICE: ["collective", "group_name"],
 }
-
-SHAPE_SEPARATOR = b"\x1e"
-"""Between the four texts of one shape; JSON cannot hold it unescaped."""
 
 _GET_SHAPE = attrgetter("dims", "types", "strides", "concrete")
 _GET_LAUNCH = attrgetter(*_schema.LAUNCH_ATTRIBUTES)
@@ -112,7 +86,7 @@ class Decoder:
         """Decode one piece, a JSON array of events, and emit its columns."""
         events, schema = self._events(text)
         spans = [e for e in events if type(e) is schema.span]
-        exact = schema.exact or _times.needs_text(_floats(spans or _timed(events), "ts"))
+        exact = schema.exact or _times.needs_text(_fields.floats(spans or _timed(events), "ts"))
         try:
             if exact and not schema.exact:
                 raise _AnotherSchemaError(exact=True)
@@ -161,13 +135,13 @@ class Decoder:
         if not (schema.full or kinds.isdisjoint({schema.begin, schema.end})):
             raise _AnotherSchemaError(full=True)
         if Meta in kinds:
-            self.part.metadata.extend(_metadata(e) for e in events if type(e) is Meta)
+            self.part.metadata.extend(_fields.metadata(e) for e in events if type(e) is Meta)
         if not kinds.isdisjoint(schema.instant):
             for event in [e for e in events if type(e) in schema.instant]:
                 self._add_instant(event, exact=schema.exact)
         if schema.begin in kinds or schema.end in kinds:
             pairs = [e for e in events if type(e) in {schema.begin, schema.end}]
-            self.part.open_pairs.extend(map(_independent, pairs))
+            self.part.open_pairs.extend(map(_fields.independent, pairs))
 
     def _add_instant(self, event: Any, *, exact: bool) -> None:
         if event.name == "[OutOfMemory]":
@@ -205,7 +179,7 @@ class Decoder:
             mask = groups == number
             selected = args if mask.all() else list(compress(args, mask))
             for name, values in self._group_columns(number, selected, full=schema.full):
-                _store(columns, name, values, mask)
+                _fields.store(columns, name, values, mask)
             if number in {_ANY, _DEVICE}:
                 events = list(compress(spans, mask))
                 columns["lane"][mask] = self._device_lanes(events, selected)
@@ -235,24 +209,24 @@ class Decoder:
         self, group: int, args: Sequence[Any], *, full: bool
     ) -> Iterable[tuple[str, Array]]:
         if group in {_ANY, _PYTHON}:
-            yield "py_id", _ints(args, "py_id")
-            yield "py_parent", _optional_ints(args, "py_parent")
+            yield "py_id", _fields.ints(args, "py_id")
+            yield "py_parent", _fields.optional_ints(args, "py_parent")
         if group != _PYTHON:
-            yield "ext_id", _external_ids(args)
+            yield "ext_id", _fields.external_ids(args)
         if group in {_ANY, _OPERATOR}:
-            yield "seq", _ints(args, "seq")
+            yield "seq", _fields.ints(args, "seq")
             shapes = map(SHAPE_SEPARATOR.join, map(_GET_SHAPE, args))
             yield "shape", self._shapes.numbers(shapes, len(args))
         if group in {_ANY, _RUNTIME, _DEVICE}:
-            yield "corr", _ints(args, "corr")
-            yield "bytes", _ints(args, "bytes")
+            yield "corr", _fields.ints(args, "corr")
+            yield "bytes", _fields.ints(args, "bytes")
         if group in {_ANY, _DEVICE}:
             yield "launch", self._launch_column(args)
         yield from self._extra_column(args, _TRIGGERS[group], full=full)
 
     def _launch_column(self, args: Sequence[Any]) -> Array:
         keys = list(map(SHAPE_SEPARATOR.join, map(_GET_LAUNCH, args)))
-        texts = {key: _launch_text(key) for key in set(keys)}
+        texts = {key: _fields.launch_text(key) for key in set(keys)}
         return self._texts.numbers(map(texts.__getitem__, keys), len(keys))
 
     def _extra_column(
@@ -269,7 +243,7 @@ class Decoder:
         for name in present:
             for row, value in enumerate(map(attrgetter(name), args)):
                 if value and column[row] < 0:
-                    column[row] = self._texts[_extra_text(args[row])]
+                    column[row] = self._texts[_fields.extra_text(args[row])]
         yield "extra", column
 
 
@@ -277,21 +251,11 @@ def _timed(events: Sequence[Any]) -> list[Any]:
     return [e for e in events if hasattr(e, "ts")]
 
 
-def _metadata(event: Meta) -> tuple[str, Any, Any, str]:
-    args = event.args
-    value = (args.name if args.labels is None else args.labels) if args else ""
-    return event.name or "", event.pid, event.tid, "" if value is None else str(value)
-
-
-def _floats(events: Sequence[Any], name: str) -> Array:
-    return np.fromiter(map(attrgetter(name), events), dtype=np.float64, count=len(events))
-
-
 def _time_column(events: Sequence[Any], name: str, *, missing: int, exact: bool) -> Array:
     if exact:
         texts = list(map(bytes, map(attrgetter(name), events)))
         return _times.from_texts(texts, missing=missing)
-    floats = _floats(events, name)  # null becomes NaN
+    floats = _fields.floats(events, name)  # null becomes NaN
     if not missing:
         floats = np.nan_to_num(floats, copy=False)
     if _times.needs_text(floats):
@@ -300,54 +264,3 @@ def _time_column(events: Sequence[Any], name: str, *, missing: int, exact: bool)
     if missing:
         times[floats == _schema.NO_TS] = missing
     return times
-
-
-def _ints(args: Sequence[Any], name: str) -> Array:
-    try:
-        return np.fromiter(map(attrgetter(name), args), dtype=np.int64, count=len(args))
-    except OverflowError:
-        return int_array(map(attrgetter(name), args))
-
-
-def _optional_ints(args: Sequence[Any], name: str) -> Array:
-    return int_array(-1 if v is None else v for v in map(attrgetter(name), args))
-
-
-def _external_ids(args: Sequence[Any]) -> Array:
-    values = _ints(args, "ext_id")
-    if (values == -1).any():  # PyTorch 1.8 wrote it in lower case
-        values = np.where(values == -1, _ints(args, "ext_id_old"), values)
-    return values
-
-
-def _store(columns: dict[str, Array], name: str, values: Array, mask: Array) -> None:
-    if len(values) == len(mask):
-        columns[name] = values
-        return
-    if name not in columns:
-        if (values == -1).all():
-            return
-        columns[name] = np.full(len(mask), -1, dtype=values.dtype)
-    columns[name][mask] = values
-
-
-def _launch_text(joined: bytes) -> bytes:
-    values = joined.split(SHAPE_SEPARATOR)
-    if not any(values):
-        return b""
-    return b"[" + b", ".join(value or b"null" for value in values) + b"]"
-
-
-def _extra_text(args: Any) -> bytes:
-    pairs = ((key, getattr(args, name, None)) for name, key in _schema.EXTRA_KEYS)
-    return b"{" + b", ".join(b'"%s": %s' % (k.encode(), bytes(v)) for k, v in pairs if v) + b"}"
-
-
-def _independent(event: Any) -> Any:
-    """The event, independent of the text that it was decoded from."""
-    for owner in (event, event.args):
-        for name in getattr(owner, "__struct_fields__", ()):
-            value = getattr(owner, name)
-            if isinstance(value, msgspec.Raw):
-                setattr(owner, name, value.copy())
-    return event

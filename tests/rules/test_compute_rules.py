@@ -1,0 +1,260 @@
+"""The rules about kernels: what they count, what they leave alone, and gains by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from kinetoscope.analysis import Analysis
+from kinetoscope.metrics.attention import written_out_attention
+from kinetoscope.metrics.chains import pointwise_chains
+from kinetoscope.metrics.device_ops import device_ops
+from kinetoscope.rules.api import Hit, Rule
+from kinetoscope.rules.registry import all_rules
+from kinetoscope.testing import TraceBuilder
+
+RULES = {rule.code: rule for rule in all_rules()}
+MINE = (
+    "CP201", "CP202", "CP204", "CP206", "CP208", "CP211", "CP212", "CP217", "CP220", "CP222",
+    "FW507", "FW508", "FW516", "IN603",
+)  # fmt: skip
+BF16 = "c10::BFloat16"
+
+
+def _rule(code: str) -> Rule:
+    return RULES[code]
+
+
+def _hits(code: str, t: TraceBuilder) -> tuple[Hit, ...]:
+    outcome = _rule(code).run(Analysis(t.read()))
+    assert outcome.status != "errored", outcome.reason
+    return outcome.hits
+
+
+def _value(hit: Hit, name: str) -> float | int | str:
+    return next(e.value for e in hit.evidence if e.name == name)
+
+
+# --- CP201, CP202 --------------------------------------------------------------------------------
+
+
+def _product(width: int, dur: float, kernel: str, dtype: str = BF16) -> TraceBuilder:
+    """8192 x 1024 x `width` in each of four steps of 10 ms, waited for."""
+    t = TraceBuilder()
+    for step in range(4):
+        at = step * 10_000
+        t.step(at, 10_000)
+        t.op("aten::mm", at + 10, 12, dims=[[8192, 1024], [1024, width]], types=[dtype, dtype],
+             strides=[[1024, 1], [1, 1024]])  # fmt: skip
+        t.kernel(kernel, at + 30, dur, launch_at=at + 14)
+        t.sync(at + 40, dur - 5)
+    return t
+
+
+def test_a_vocabulary_of_50257_is_named_and_its_gain_is_that_of_aligned_products() -> None:
+    (hit,) = _hits("CP202", _product(50_257, 8_800, "nvjet_sm90_tst_192x192"))
+    assert _value(hit, "dimension") == 50_257
+    assert "50304" in hit.fix.summary
+    # 2 x 8192 x 1024 x 50304 FLOP at 0.65 of 989.4 TFLOP/s take 1.312 ms instead of 8.8 ms.
+    assert hit.gain.mid == pytest.approx(10_000 / (10_000 - 8_800 + 1_312), rel=0.01)
+    assert hit.gain.low < hit.gain.mid < hit.gain.high
+
+
+@pytest.mark.parametrize(
+    ("width", "dur"),
+    [
+        pytest.param(50_304, 8_800, id="aligned"),
+        pytest.param(50_257, 1_350, id="as fast as aligned ones"),
+    ],
+)
+def test_products_without_fault_are_silent(width: int, dur: float) -> None:
+    assert not _hits("CP202", _product(width, dur, "nvjet_sm90_tst_192x192"))
+
+
+def test_float32_on_the_vector_units_and_its_gain() -> None:
+    """2 x 8192 x 1024 x 8192 FLOP: 137.4 GFLOP, 0.463 ms at 0.6 of 494.7 TFLOP/s."""
+    (hit,) = _hits("CP201", _product(8192, 2_764, "cutlass_80_simt_sgemm_256x128", "float"))
+    assert hit.gain.mid == pytest.approx(10_000 / (10_000 - 2_764 + 466), rel=0.01)
+    assert "set_float32_matmul_precision" in hit.fix.snippet
+
+
+@pytest.mark.parametrize("kernel", ["sm80_xmma_gemm_tf32f32_tf32f32", "nvjet_sm90_sss_128x128"])
+def test_float32_on_the_matrix_units_is_silent(kernel: str) -> None:
+    assert not _hits("CP201", _product(8192, 2_764, kernel, "float"))
+
+
+def test_slow_products_behind_a_slow_host_gain_nothing() -> None:
+    """The device waits for the host: faster kernels do not make the step shorter."""
+    t = TraceBuilder()
+    for step in range(4):
+        at = step * 10_000
+        t.step(at, 10_000)
+        t.python("train.py(1): think", at + 100, 9_800)
+        t.op("aten::mm", at + 10, 12, dims=[[1024, 1024], [1024, 1024]])
+        t.kernel("cutlass_80_simt_sgemm", at + 30, 60, launch_at=at + 14)
+    outcome = _rule("CP201").run(Analysis(t.read()))
+    assert (outcome.status, outcome.hits) == ("silent", ())
+
+
+# --- CP206 ---------------------------------------------------------------------------------------
+
+_SCORES = [2, 8, 2048, 2048]
+_FORWARD = (
+    ("aten::bmm", [[16, 2048, 64], [16, 64, 2048]]),
+    ("aten::mul", [_SCORES, []]),
+    ("aten::_softmax", [_SCORES, [], []]),
+    ("aten::bmm", [[16, 2048, 2048], [16, 2048, 64]]),
+)
+
+
+def _attention(*, backward: bool, head: int = 64) -> TraceBuilder:
+    t = TraceBuilder()
+    for step in range(4):
+        at = step * 20_000
+        t.step(at, 20_000)
+        for i, (name, dims) in enumerate(_FORWARD):
+            shapes = [[head if n == 64 else n for n in d] for d in dims]
+            t.op(name, at + 10 + 20 * i, 12, dims=shapes, seq=10 * step + i)
+            t.kernel("k", at + 200 + 1_000 * i, 1_000, launch_at=at + 14 + 20 * i)
+        for i in range(4) if backward else ():
+            begin = at + 200 + 60 * i
+            t.backward("SomeBackward0", begin, 40, seq=10 * step + 3 - i)
+            t.kernel("k", at + 4_200 + 2_000 * i, 2_000, launch_at=begin + 10, tid=1001)
+        t.sync(at + 500, 12_000 if backward else 3_700)
+    return t
+
+
+@pytest.mark.parametrize(("backward", "each"), [(False, 4_000_000), (True, 12_000_000)])
+def test_attention_counts_its_backward_pass(backward: bool, each: int) -> None:
+    (hit,) = _hits("CP206", _attention(backward=backward))
+    assert _value(hit, "attention_time") == each
+    assert _value(hit, "scores") == 16 * 2048 * 2048 * 4
+    # What remains of a step: 20 ms less the attention, and the fused kernels of some 100 us.
+    rest = 20_000 - each / 1000
+    assert 20_000 / (rest + 2_000) < hit.gain.mid < 20_000 / rest
+
+
+def test_a_softmax_between_other_products_is_no_attention() -> None:
+    assert not written_out_attention(_attention(backward=False, head=2048).read())
+
+
+def test_products_of_different_steps_do_not_make_an_attention() -> None:
+    t = TraceBuilder()
+    for step in range(4):
+        at = step * 1_000
+        t.step(at, 1_000)
+        t.op("aten::_softmax", at + 10, 12, dims=[_SCORES, [], []])
+        t.op("aten::bmm", at + 30, 12, dims=[[16, 2048, 64], [16, 64, 2048]])
+    assert not written_out_attention(t.read())
+
+
+def test_attention_on_the_cpu_is_found_too() -> None:
+    t = TraceBuilder(device=None)
+    for step in range(4):
+        at = step * 10_000
+        t.step(at, 10_000)
+        for i, (name, dims) in enumerate(_FORWARD):
+            t.op(name, at + 10 + 2_000 * i, 1_900, dims=dims)
+    (hit,) = _hits("CP206", t)
+    # 7.9 ms of 10 ms, of which 40 % are likely to go.
+    assert hit.gain.mid == pytest.approx(10_000 / (10_000 - 0.4 * 7_900), rel=0.05)
+
+
+# --- CP211, CP212, CP204 -------------------------------------------------------------------------
+
+
+def _pointwise(types: list[str], dims: list[list[int]]) -> TraceBuilder:
+    t = TraceBuilder()
+    for step in range(4):
+        at = step * 1_000
+        t.step(at, 1_000)
+        t.op("aten::mul", at + 10, 12, dims=dims, types=types)
+        t.kernel("vectorized_elementwise_kernel", at + 30, 800, launch_at=at + 14)
+        t.sync(at + 40, 795)
+    return t
+
+
+def test_float64_tensors_count_and_python_scalars_do_not() -> None:
+    tensor, scalar = [4096, 4096], []
+    (hit,) = _hits("CP211", _pointwise(["double", "double"], [tensor, tensor]))
+    assert hit.gain.mid == pytest.approx(1_000 / (1_000 - 400), rel=0.01)
+    assert not _hits("CP211", _pointwise(["float", "double"], [tensor, scalar]))
+
+
+def _chain(*names: str, numel: int = 1 << 24, steps: int = 2) -> TraceBuilder:
+    t = TraceBuilder()
+    small = {"rsqrt": numel // 1024}
+    for step in range(steps):
+        at = step * 5_000
+        t.step(at, 5_000)
+        for i, name in enumerate(names):
+            t.op(f"aten::{name}", at + 10 + 20 * i, 12, dims=[[small.get(name, numel)], []])
+            t.kernel("k", at + 500 + 100 * i, 100, launch_at=at + 14 + 20 * i)
+    return t
+
+
+@pytest.mark.parametrize(
+    ("names", "lengths"),
+    [
+        pytest.param(("mul", "add", "tanh"), [3, 3], id="one chain a step"),
+        pytest.param(("mul", "add"), [], id="two are no chain"),
+        pytest.param(("mul", "add", "mm", "tanh", "exp"), [], id="a product breaks it"),
+        pytest.param(("pow", "mean", "rsqrt", "mul"), [4, 4], id="statistics belong to it"),
+    ],
+)
+def test_chains(names: tuple[str, ...], lengths: list[int]) -> None:
+    chains = pointwise_chains(device_ops(_chain(*names).read()))
+    found = [int((chains.chain == i).sum()) for i in range(chains.count)]
+    assert found == lengths
+
+
+@pytest.mark.parametrize(
+    ("dur", "gains"),
+    [pytest.param(1_312, False, id="at 65 % of the peak"), pytest.param(8_000, True, id="at 11 %")],
+)
+def test_a_dominant_operator_gains_only_below_the_roofline(dur: float, gains: bool) -> None:
+    t = TraceBuilder()
+    for step in range(4):
+        at = step * (dur + 100)
+        t.step(at, dur + 100)
+        t.op("aten::mm", at + 10, 12, dims=[[8192, 1024], [1024, 50_304]], types=[BF16, BF16])
+        t.kernel("nvjet_sm90_tst", at + 30, dur, launch_at=at + 14)
+        t.sync(at + 40, dur - 5)
+    (hit,) = _hits("CP204", t)
+    assert (hit.gain.mid > 1.05) is gains
+    assert hit.at_most == ("medium" if gains else "info")
+
+
+# --- all of them ---------------------------------------------------------------------------------
+
+
+def _bare(t: TraceBuilder) -> TraceBuilder:
+    return t.header(deviceProperties=[], record_shapes=None, with_stack=None)
+
+
+def _no_shapes() -> TraceBuilder:
+    t = _bare(TraceBuilder())
+    for step in range(3):
+        t.step(step * 100, 100)
+        at = step * 100
+        t.op("aten::mm", at + 1, 20).kernel("gemm", at + 30, 50, launch_at=at + 4)
+    return t
+
+
+def _unlinked() -> TraceBuilder:
+    return TraceBuilder().kernel("gemm", 0, 100).kernel("elementwise", 100, 100)
+
+
+def _host_only() -> TraceBuilder:
+    t = TraceBuilder(device=None)
+    for i in range(20):
+        t.op("aten::mul", i * 10, 9, dims=[[4], [4]])
+    return t
+
+
+@pytest.mark.parametrize("code", MINE)
+@pytest.mark.parametrize("make", [_no_shapes, _unlinked, _host_only, TraceBuilder().step])
+def test_poor_recordings_are_answered(code: str, make: Callable[..., TraceBuilder]) -> None:
+    builder = make(0, 10) if make.__name__ == "step" else make()
+    assert _rule(code).run(Analysis(builder.read())).status in ("silent", "skipped", "fired")
