@@ -30,7 +30,8 @@ import json, sys, time, torch
 from torch import nn
 from torch.profiler import ProfilerActivity, profile, schedule
 torch.manual_seed(0); torch.set_num_threads(1)
-model = nn.Sequential(nn.Linear(256, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 10))
+layers = nn.Linear(256, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 10)
+model = nn.Sequential(*layers)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 x, y = torch.randn(128, 256), torch.randint(0, 10, (128,))
 def step():

@@ -53,3 +53,14 @@ def test_what_is_no_result(data: bytes, message: str, hint: str) -> None:
     assert "r.json" in error.value.message
     assert message in error.value.message
     assert hint in error.value.hint
+
+
+def test_a_result_from_before_profiles_is_read_and_not_compared() -> None:
+    from pathlib import Path
+
+    from kinetoscope.compare import compare
+
+    path = Path(__file__).parent / "fixtures" / "result_v1_without_profile.json"
+    old = decode(path.read_bytes(), name=path.name)
+    assert old.profile is None
+    assert compare(old, old).verdict.outcome == "not_comparable"

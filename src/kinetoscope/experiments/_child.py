@@ -26,6 +26,7 @@ from kinetoscope.experiments._steps import EndedError, StepTimer, condensed, ste
 from kinetoscope.experiments.registry import remedy_of
 
 TRACED_STEPS = 8
+SKIPPED_STEPS = 6
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -129,13 +130,30 @@ def _trace(path: str, timer: StepTimer, torch: Any) -> Callable[[], None]:
         activities.append(ProfilerActivity.CUDA)
     recorder = profile(
         activities=activities,
-        schedule=schedule(wait=10, warmup=3, active=TRACED_STEPS, repeat=1),
+        schedule=schedule(wait=SKIPPED_STEPS, warmup=2, active=TRACED_STEPS, repeat=1),
         on_trace_ready=lambda p: p.export_chrome_trace(path),
         record_shapes=True,
         with_stack=True,
     )
     recorder.start()
-    timer.on_step.append(lambda _count: recorder.step())
+    pending: list[int] = []
+
+    def turn(args: tuple[Any, ...]) -> tuple[Any, ...]:
+        if pending:
+            pending.clear()
+            recorder.step()
+        return args
+
+    def stepped(count: int) -> None:
+        # An optimizer's hook runs inside a range of the profiler, in which a step must not end:
+        # torch crashes. The next call of the model is outside of it.
+        if timer.best() == "optimizer":
+            pending.append(count)
+        else:
+            recorder.step()
+
+    TOP.arguments.insert(0, turn)
+    timer.on_step.append(stepped)
     return recorder.stop  # type: ignore[no-any-return]
 
 

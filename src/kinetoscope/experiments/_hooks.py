@@ -53,12 +53,13 @@ class TopCalls:
         original = nn.Module.__call__
         top = self
 
-        def call(module: Any, *args: Any, **kwargs: Any) -> Any:
-            if top._depth or not top._is_top(module):
-                return original(module, *args, **kwargs)
+        # Named `self`, as torch's stack recorder looks this name up in the frame of the call.
+        def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+            if top._depth or not top._is_top(self):
+                return original(self, *args, **kwargs)
             top._depth += 1
             try:
-                return top._run(original, module, args, kwargs)
+                return top._run(original, self, args, kwargs)
             finally:
                 top._depth -= 1
 
