@@ -190,3 +190,73 @@ def test_healthy_programs_raise_no_alarm(case: str, variant: str) -> None:
         if f.class_ != "quality" and f.severity in ("critical", "high")
     ]
     assert loud == []
+
+
+def test_kernels_without_any_host_event(tmp_path: Path) -> None:
+    t = TraceBuilder()
+    for i in range(20):
+        t.kernel("gemm", i * 100, 60)
+    result = diagnose(t.write(tmp_path / "t.json"))
+    _is_consistent(result)
+    assert result.step.source == "whole_trace"
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 0.0, -1.0, 1e300])
+def test_an_impossible_step_time_is_wrong_usage(tmp_path: Path, value: float) -> None:
+    path = _loader_bound(TraceBuilder()).write(tmp_path / "t.json")
+    with pytest.raises(UsageError, match="real step time"):
+        diagnose(path, options=DiagnoseOptions(real_step_ms=value))
+
+
+def test_a_step_time_that_contradicts_the_recording_is_questioned(tmp_path: Path) -> None:
+    path = _loader_bound(TraceBuilder()).write(tmp_path / "t.json")
+    notes = diagnose(path, options=DiagnoseOptions(real_step_ms=100.0)).notes
+    assert any("is it the same step?" in note for note in notes)
+
+
+def test_two_recordings_of_one_rank_are_no_job(tmp_path: Path) -> None:
+    """The later one is diagnosed; the earlier one is named."""
+    for name, base in (("late.json", 2_000_000_000), ("early.json", 1_000_000_000)):
+        t = _loader_bound(TraceBuilder())
+        t.header(
+            baseTimeNanoseconds=base,
+            distributedInfo={"backend": "nccl", "rank": 0, "world_size": 2},
+        )
+        t.write(tmp_path / name)
+    result = diagnose(tmp_path)
+    assert [Path(info.path).name for info in result.inputs] == ["late.json"]
+    assert any("early.json" in note for note in result.notes)
+
+
+def test_what_a_cut_file_lacks_proves_nothing(tmp_path: Path) -> None:
+    t = TraceBuilder()
+    for i in range(50):
+        t.step(i * 100, 100)
+        t.op("aten::mm", i * 100 + 10, 50)
+    whole = t.to_json()
+    path = tmp_path / "cut.json"
+    path.write_text(whole[: int(0.9 * len(whole))])
+    result = diagnose(path)
+    assert "PR911" not in {f.code for f in result.findings}
+    assert any("ends in the middle" in note for note in result.notes)
+
+
+def test_a_recording_that_shows_nothing_names_no_class(tmp_path: Path) -> None:
+    t = TraceBuilder()
+    for i in range(4):
+        t.step(i * 1_000, 1_000)
+        t.op("aten::add", i * 1_000 + 10, 5)
+    assert diagnose(t.write(tmp_path / "t.json")).verdict.bottleneck == "undetermined"
+
+
+def test_a_lone_rank_that_waits_has_a_wide_bracket(tmp_path: Path) -> None:
+    """900 of 1000 us are an all-reduce that may be waiting: the true step may be 100 us."""
+    t = TraceBuilder()
+    for i in range(4):
+        at = i * 1_000
+        t.step(at, 1_000)
+        t.kernel("gemm", at + 10, 90, launch_at=at + 2)
+        t.all_reduce(at + 100, 900, launch_at=at + 6)
+    step = diagnose(t.write(tmp_path / "t.json")).step.time_ns
+    assert step.high == pytest.approx(1_000_000, rel=0.01)
+    assert step.low <= 110_000

@@ -18,6 +18,7 @@ from kinetoscope.analysis.captured import (
 )
 from kinetoscope.analysis.job import leading
 from kinetoscope.analysis.profile import profile
+from kinetoscope.errors import UsageError
 from kinetoscope.metrics.device import device_timeline
 from kinetoscope.result import (
     SCHEMA_VERSION,
@@ -35,6 +36,8 @@ from kinetoscope.rules.registry import all_rules, select_rules
 from kinetoscope.trace.job import Job, open_paths
 from kinetoscope.trace.trace import Trace
 from kinetoscope.verdict import decide, notes_for
+
+_LONGEST_STEP_MS = 86_400_000.0
 
 Progress = Callable[[str, int, int], None]
 
@@ -94,6 +97,7 @@ def examine(
 ) -> Examined:
     """Diagnose like `diagnose` and keep the analyses, for whatever shows more than the result."""
     options = options or DiagnoseOptions()
+    _check_real_step(options.real_step_ms)
     rules = select_rules(all_rules(), options.select, options.ignore, preview=options.preview)
     given = [paths] if isinstance(paths, str | Path) else list(paths)
     job = open_paths([Path(p) for p in given], progress=progress)
@@ -109,6 +113,15 @@ def diagnose_job(
 ) -> Diagnosis:
     """Diagnose what has been read."""
     return examine_job(job, rules, options=options, progress=progress).diagnosis
+
+
+def _check_real_step(real_step_ms: float | None) -> None:
+    if real_step_ms is None or 0 < real_step_ms <= _LONGEST_STEP_MS:
+        return
+    raise UsageError(
+        f"the real step time is {real_step_ms} ms: it must be more than 0 and at most a day",
+        hint="Give the time of one step without the profiler, in milliseconds.",
+    )
 
 
 def examine_job(

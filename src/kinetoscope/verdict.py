@@ -8,10 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from kinetoscope.analysis import Analysis
-from kinetoscope.metrics.budget import BANDWIDTH_LABEL, HOST_BANDWIDTH_LABEL
+from kinetoscope.metrics.budget import BANDWIDTH_LABEL, HOST_BANDWIDTH_LABEL, UNSEEN_LABEL
 from kinetoscope.result import BottleneckClass, Budget, Finding, Verdict
 from kinetoscope.result.finding import SEVERITIES
+from kinetoscope.trace.calltree import nearest
 from kinetoscope.trace.job import Job
+from kinetoscope.trace.kinds import Kind
 from kinetoscope.units import duration, percent
 
 _CLEAR_LEAD = 0.15
@@ -47,8 +49,9 @@ def decide(analysis: Analysis, lines: Sequence[Budget], findings: Sequence[Findi
     leak = _leak(findings)
     if leak is not None and _outweighs(scores, findings):
         return Verdict("memory", healthy=False, confidence=leak.confidence, sentence=leak.message)
-    confidence = _confidence(analysis, scores.lead)
-    if _unknown(lines):
+    unseen = sum(line.share for line in lines if line.label == UNSEEN_LABEL)
+    confidence = _confidence(analysis, scores.lead, unseen)
+    if _unknown(lines, analysis):
         return Verdict(
             "undetermined",
             healthy=False,
@@ -160,18 +163,27 @@ def _outweighs(scores: Scores, findings: Sequence[Finding]) -> bool:
     return scores.bottleneck == scores.kernels or not serious
 
 
-def _unknown(lines: Sequence[Budget]) -> bool:
-    return sum(line.share for line in lines if line.class_ == "unattributed") > 0.5
+def _unknown(lines: Sequence[Budget], analysis: Analysis) -> bool:
+    """Is more than half of the step time that the recording does not explain?
+
+    Where a device waited, the host was late, whatever it did; without a device, code that was
+    not recorded may be anything.
+    """
+    unseen = [line for line in lines if line.class_ == "unattributed"]
+    if analysis.device is None:
+        unseen += [line for line in lines if line.label == UNSEEN_LABEL]
+    return sum(line.share for line in unseen) > 0.5
 
 
-def _confidence(analysis: Analysis, lead: float) -> float:
-    """Clear lead, complete device timeline, several steps, narrow step bracket."""
+def _confidence(analysis: Analysis, lead: float, unseen: float) -> float:
+    """Clear lead, complete device timeline, recorded host code, several steps, narrow bracket."""
     step = analysis.step_time
     width = (step.high - step.low) / max(step.mid, 1)
     value = 0.95
     value -= 0.25 * max(0.0, _CLEAR_LEAD - lead) / _CLEAR_LEAD
     value -= min(0.2, 0.1 * width)
     value -= 0.0 if analysis.coverage.complete else 0.2
+    value -= 0.3 if unseen > 0.5 else 0.0
     value -= 0.0 if analysis.trace.steps.count >= 3 else 0.1
     return round(max(value, 0.1), 2)
 
@@ -207,10 +219,17 @@ def _sentence(scores: Scores, healthy: bool, lines: Sequence[Budget], analysis: 
 
 _LONG_GAP = 0.25
 """From this share of the step on, a single gap is named."""
+_ONE_CALL = 0.5
+"""From this share of the gap on, a single call explains it."""
+_WORTH_NAMING = 0.25
+"""From this share of the gap on, a function of the program is named."""
 
 
 def _long_gap(analysis: Analysis) -> list[str]:
-    """Name the one gap that makes up most of the idle time, by the host call inside it."""
+    """Name the one gap that makes up most of the idle time, by what the host did meanwhile.
+
+    That is the one call that fills most of it, else the function that does.
+    """
     gaps = analysis.gaps
     if gaps.start.size == 0:
         return []
@@ -221,22 +240,87 @@ def _long_gap(analysis: Analysis) -> list[str]:
     row = analysis.host_event_during(int(gaps.start[longest]), int(gaps.end[longest]))
     if row < 0:
         return [f"One idle gap lasts {duration(length)}; the recording shows no host activity."]
+    called = _ns_within(analysis, row, longest)
+    where = _call(analysis, row) if called >= _ONE_CALL * length else ""
+    where = where or _main_function(analysis, longest)
+    return [f"One idle gap lasts {duration(length)}; meanwhile the host was {where}."] * bool(where)
+
+
+def _ns_within(analysis: Analysis, row: int, gap: int) -> int:
+    """Time of a gap in which a host event was the innermost one."""
+    activity, gaps = analysis.activity, analysis.gaps
+    mine = activity.row == row
+    start = np.maximum(activity.start[mine], gaps.start[gap])
+    end = np.minimum(activity.end[mine], gaps.end[gap])
+    return int(np.maximum(end - start, 0).sum())
+
+
+def _call(analysis: Analysis, row: int) -> str:
+    """`in CALL (in OPERATOR) called from FUNCTION`; empty for a function of the program."""
     trace = analysis.trace
+    node = int(trace.tree.node_of[row])
+    if node >= 0 and trace.tree.user_frame[node] == node:
+        return ""
     name = trace.names[trace.column("name_id")[row]]
     op = int(trace.links.op[row])
     inside = f" (in {trace.names[trace.column('name_id')[op]]})" if op not in (-1, row) else ""
     places = analysis.locations(np.array([row]))
     place = next((f" called from {p.function} ({p.file}:{p.line})" for p in places if p.file), "")
-    return [
-        f"One idle gap lasts {duration(length)}; meanwhile the host was in {name}{inside}{place}."
-    ]
+    return f"in {name}{inside}{place}"
+
+
+def _main_function(analysis: Analysis, gap: int) -> str:
+    """`in FUNCTION for TIME of it`: the program's function or named range that fills most.
+
+    Empty when none fills a worthwhile part of the gap.
+    """
+    trace, tree, pieces = analysis.trace, analysis.trace.tree, analysis.pieces
+    mine = (pieces.gap == gap) & (pieces.row >= 0)
+    node = tree.node_of[pieces.row[mine]]
+    ns = pieces.ns[mine][node >= 0]
+    node = node[node >= 0]
+    ranges = nearest(np.isin(tree.kind, (Kind.ANNOTATION, Kind.LOADER)), tree.parent)
+    owner = np.where(tree.user_frame[node] >= 0, tree.user_frame[node], ranges[node])
+    names = trace.column("name_id")[tree.rows[owner[owner >= 0]]]
+    spent = np.bincount(names, weights=ns[owner >= 0])
+    length = int(analysis.gaps.end[gap] - analysis.gaps.start[gap])
+    if spent.max(initial=0) < _WORTH_NAMING * length:
+        return ""
+    main = int(spent.argmax())
+    frame = tree.frames.get(main)
+    name = f"{frame.function} ({frame.file}:{frame.line})" if frame else trace.names[main]
+    return f"in {name} for {duration(int(spent[main]))} of it"
+
+
+def _is_cut(analysis: Analysis) -> bool:
+    return any(damage.kind.startswith("truncated") for damage in analysis.trace.damage)
+
+
+def _given_step(analysis: Analysis) -> list[str]:
+    """Contradictions between the step time that the user gave and the recording."""
+    real = analysis.options.real_step_ns
+    if real is None:
+        return []
+    given, busy = duration(real), analysis.busy_per_step_ns - analysis.waiting_per_step_ns
+    problem = ""
+    if real > 1.2 * analysis.step_ns:
+        problem = f"longer than the recorded {duration(analysis.step_ns)}; profiling only adds time"
+    elif real < 0.8 * busy:
+        problem = f"shorter than the {duration(busy)} that the device works in a step"
+    return [f"The given step time, {given}, is {problem}: is it the same step?"] if problem else []
 
 
 def notes_for(analysis: Analysis, job: Job) -> tuple[str, ...]:
     """What a reader should know about the recording before trusting the numbers."""
     notes = []
+    notes.extend(_given_step(analysis))
     notes.extend(_long_gap(analysis))
-    if analysis.device is None and analysis.coverage.launches == 0:
+    if _is_cut(analysis):
+        notes.append(
+            "The file ends in the middle of the recording: activity of the device may be missing, "
+            "so nothing is said about its absence."
+        )
+    elif analysis.device is None and analysis.coverage.launches == 0:
         notes.append("No device activity was recorded: the diagnosis speaks of the host alone.")
     notes.extend(f"{path}: skipped, {reason}" for path, reason in job.skipped)
     return tuple(notes)

@@ -13,6 +13,8 @@ import jsonschema
 import pytest
 
 from kinetoscope.cli import run
+from kinetoscope.cli.output import check_outputs
+from kinetoscope.errors import UsageError
 from kinetoscope.result import schema
 from kinetoscope.testing import TraceBuilder
 
@@ -170,3 +172,12 @@ def _read_terminal(leader: int) -> bytes:
     finally:
         os.close(leader)
     return b"".join(pieces)
+
+
+def test_an_output_never_replaces_an_input(tmp_path: Path) -> None:
+    trace = TraceBuilder().op("aten::add", 0, 10).write(tmp_path / "t.json")
+    before = trace.read_bytes()
+    with pytest.raises(UsageError, match="one of the inputs"):
+        check_outputs([str(trace)], [str(trace)])
+    assert trace.read_bytes() == before
+    assert check_outputs([str(tmp_path / "new.json")], [str(trace)])

@@ -60,10 +60,12 @@ def test_ranks_from_the_headers(tmp_path: Path) -> None:
     assert job.world_size == 4  # A70: two of four ranks
 
 
-def test_ranks_that_repeat_are_numbered(tmp_path: Path) -> None:
-    for name in ("a.json", "b.json"):
-        TraceBuilder(rank=0).step(1, 5).write(tmp_path / name)
-    assert [t.header.rank for t in open_paths([tmp_path]).traces] == [0, 1]
+def test_recordings_of_one_rank_are_not_taken_for_two(tmp_path: Path) -> None:
+    for start, name in ((9, "a.json"), (1, "b.json")):
+        TraceBuilder(rank=0).step(start, 5).write(tmp_path / name)
+    job = open_paths([tmp_path])
+    assert [(t.header.rank, Path(t.path).name) for t in job.traces] == [(0, "a.json")]
+    assert [Path(path).name for path, _ in job.skipped] == ["b.json"]
 
 
 def test_one_file_keeps_that_it_has_no_rank(tmp_path: Path) -> None:

@@ -43,6 +43,7 @@ class TableView {
       this.all = !this.all;
       this.draw();
     });
+    this.sorted = fallingTime(table);
     this.element = this.frame();
     this.draw();
   }
@@ -169,6 +170,13 @@ function compare(a: Cell, b: Cell): number {
   if (typeof a === "number") return 1;
   if (typeof b === "number") return -1;
   return (a ?? "").localeCompare(b ?? "");
+}
+
+/** The first column of times when the rows come sorted by it, largest first; else -1. */
+function fallingTime(table: Table): number {
+  const c = table.columns.findIndex((column) => column.unit === "ns");
+  if (c < 0 || table.levels || table.rows.length < 2) return -1;
+  return table.rows.every((row, i) => i === 0 || compare(table.rows[i - 1][c], row[c]) >= 0) ? c : -1;
 }
 
 function forest(table: Table): Row[] {

@@ -240,7 +240,19 @@ class Analysis:
         mid = min(max(int(self._base_ns(mid_f) * scale), floor), recorded)
         fast = min(self._base_ns(low_f) * scale, floor + (1 - HOST_ERROR) * (mid - floor))
         low = min(max(int(fast), floor), mid)
+        low = max(low - self.lone_waiting_ns, 1)
         return NsRange(low, mid, recorded)
+
+    @cached_property
+    def lone_waiting_ns(self) -> int:
+        """Exposed communication of a step of a rank that was given without its peers.
+
+        All of it may be waiting for a peer that profiling slowed down, so none of it is certain.
+        """
+        if self.peers or self.device is None:
+            return 0
+        inside = self.device.within(*self.times.window)
+        return measure(inside.exposed_comm) // self.steps
 
     @cached_property
     def waiting_per_step_ns(self) -> int:

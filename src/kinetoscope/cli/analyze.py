@@ -71,7 +71,7 @@ def command(
     from kinetoscope.cli import output
     from kinetoscope.cli.progress import progress
 
-    files = output.check_outputs(outputs)
+    files = output.check_outputs(outputs, paths)
     from kinetoscope.engine import DiagnoseOptions, examine
 
     chosen = DiagnoseOptions(

@@ -23,11 +23,14 @@ _PIECE = 1 << 16
 _GLYPHS = "█▓▒░▞━┅·µ│…•"
 
 
-def check_outputs(outputs: Sequence[str]) -> list[tuple[Path, str]]:
+def check_outputs(
+    outputs: Sequence[str], inputs: Sequence[str | Path] = ()
+) -> list[tuple[Path, str]]:
     """Return path and format of each output, before any work is done for it.
 
     Raises:
-        UsageError: no format for a suffix, or a folder that is not there.
+        UsageError: no format for a suffix, a folder that is not there, or an output that would
+            replace one of the inputs.
     """
     from kinetoscope.report import format_of
 
@@ -41,8 +44,19 @@ def check_outputs(outputs: Sequence[str]) -> list[tuple[Path, str]]:
                 f"cannot write {output}: there is no folder {path.parent}",
                 hint=f"mkdir -p {path.parent}",
             )
+        if path.exists() and any(_is_or_holds(Path(given), path) for given in inputs):
+            raise UsageError(
+                f"cannot write {output}: it is one of the inputs", hint="Choose another name."
+            )
         checked.append((path, form))
     return checked
+
+
+def _is_or_holds(given: Path, output: Path) -> bool:
+    """Whether an output is an input itself, or a recording in a folder of inputs."""
+    if given.is_dir():
+        return output.name.endswith(".gz") and given.resolve() in output.resolve().parents
+    return given.exists() and output.samefile(given)
 
 
 def view_wanted(files: Sequence[tuple[Path, str]], form: str) -> bool:

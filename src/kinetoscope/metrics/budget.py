@@ -39,6 +39,8 @@ class Line:
     host: bool = False
 
 
+UNSEEN_LABEL = "host code that was not recorded"
+
 #: What idle time means, by what the host was doing.
 IDLE_LINES: dict[Cause, tuple[BudgetClass, str]] = {
     Cause.LOADER: ("data_loading", "waiting for the DataLoader"),
@@ -52,8 +54,8 @@ IDLE_LINES: dict[Cause, tuple[BudgetClass, str]] = {
     Cause.LAUNCH: ("framework", "launching kernels"),
     Cause.OP: ("framework", "operators on the host"),
     Cause.PYTHON: ("framework", "Python code"),
-    Cause.ANNOTATION: ("framework", "host code that was not recorded"),
-    Cause.NOTHING: ("framework", "host code that was not recorded"),
+    Cause.ANNOTATION: ("framework", UNSEEN_LABEL),
+    Cause.NOTHING: ("framework", UNSEEN_LABEL),
     Cause.WAIT: ("framework", "host waiting (lock, queue, sleep)"),
     Cause.AUTOGRAD: ("framework", "autograd engine"),
 }
@@ -208,9 +210,7 @@ def host_lines(trace: Trace, activity: Activity, times: StepTimes) -> list[Line]
     lines += _operator_lines(trace, row[cause == Cause.OP], length[cause == Cause.OP])
     lines += _backward_lines(trace, activity, times, thread)
     covered = sum(line.ns for line in lines)
-    lines.append(
-        Line("framework", "host code that was not recorded", max(high - low - covered, 0), True)
-    )
+    lines.append(Line("framework", UNSEEN_LABEL, max(high - low - covered, 0), True))
     return lines
 
 

@@ -216,6 +216,8 @@ def _events(trace: Trace, calls: IntArray) -> tuple[IntArray, IntArray, IntArray
 def _outer_call(trace: Trace, launch: IntArray) -> IntArray:
     """The runtime call around a driver call, as `_calls` keeps only the outer one."""
     tree = trace.tree
+    if tree.rows.size == 0:
+        return launch
     node = np.where(launch >= 0, tree.node_of[launch], -1)
     parent = np.where(node >= 0, tree.parent[node], -1)
     nested = (parent >= 0) & np.isin(tree.kind[np.maximum(parent, 0)], RUNTIME_KINDS)

@@ -63,7 +63,31 @@ def open_paths(paths: Sequence[Path], *, progress: Progress | None = None) -> Jo
             traces.extend(_read_folder(Path(path), skipped, progress))
         else:
             traces.append(_read(Path(path), progress))
-    return Job(_by_rank(traces), tuple(skipped))
+    return Job(_by_rank(_one_a_rank(traces, skipped)), tuple(skipped))
+
+
+def _one_a_rank(traces: list[Trace], skipped: list[tuple[str, str]]) -> list[Trace]:
+    """Of several recordings whose headers name the same rank, the latest.
+
+    A folder often holds several recordings of one run, or one before and one after a change;
+    they are no ranks of a job.
+    """
+    latest: dict[int, Trace] = {}
+    for trace in traces:
+        rank = trace.header.rank
+        if rank is not None and (rank not in latest or _begin_ns(trace) >= _begin_ns(latest[rank])):
+            latest[rank] = trace
+    kept = [t for t in traces if t.header.rank is None or latest[t.header.rank] is t]
+    for trace in traces:
+        if not any(trace is other for other in kept):
+            reason = f"an earlier recording of rank {trace.header.rank}: analyze it by itself"
+            skipped.append((trace.path, reason))
+    return kept
+
+
+def _begin_ns(trace: Trace) -> int:
+    """Absolute time of the first event, ns."""
+    return trace.header.base_time_ns + int(trace.column("ts_ns")[0])
 
 
 def _read_folder(

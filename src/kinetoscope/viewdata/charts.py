@@ -183,7 +183,8 @@ def communication(lead: Analysis) -> CommView:
     rows = tuple(_rank_row(a, caused.get(a.place, 0)) for a in lead.ranks)
     late = max(rows, key=lambda row: row.caused_ns)
     straggler = late.rank if sure and late.caused_ns > 0.02 * max(late.step_ns, 1) else None
-    return CommView(rows, sure, straggler, _comm_sentence(rows, sure, straggler))
+    traced = any(a.has("stacks") for a in lead.ranks if a.rank == straggler)
+    return CommView(rows, sure, straggler, _comm_sentence(rows, sure, straggler, traced))
 
 
 def _caused(lead: Analysis) -> dict[int, int]:
@@ -196,7 +197,9 @@ def _caused(lead: Analysis) -> dict[int, int]:
     return {place: ns // others for place, ns in total.items()}
 
 
-def _comm_sentence(rows: tuple[RankRow, ...], sure: bool, straggler: int | None) -> str:
+def _comm_sentence(
+    rows: tuple[RankRow, ...], sure: bool, straggler: int | None, traced: bool
+) -> str:
     if len(rows) == 1:
         return (
             "One rank was recorded, so waiting for a late rank and transfer cannot be told apart. "
@@ -207,9 +210,11 @@ def _comm_sentence(rows: tuple[RankRow, ...], sure: bool, straggler: int | None)
     if straggler is None:
         return "No rank makes the others wait for long."
     late = next(row for row in rows if row.rank == straggler)
+    # Tracing Python slows the host of the late rank, and the others wait for that as well.
+    cost = f", including what the profiler cost rank {straggler}" if traced else ""
     return (
         f"The others wait for rank {straggler}: {units.duration(late.caused_ns)} of each step, on "
-        "average."
+        f"average, as recorded{cost}."
     )
 
 

@@ -11,7 +11,7 @@ from kinetoscope.trace.kinds import DEVICE_WORK, Kind
 from kinetoscope.trace.links import rows_of
 from kinetoscope.trace.trace import IntArray
 from kinetoscope.viewdata.depth import depths
-from kinetoscope.viewdata.idle import idle_stretches
+from kinetoscope.viewdata.idle import gap_starts, idle_pieces
 from kinetoscope.viewdata.names import NamePool
 from kinetoscope.viewdata.pack import pack
 
@@ -124,22 +124,54 @@ def _device(analysis: Analysis, pool: NamePool, paths: _Paths, of_node: IntArray
 
 
 def _idle(analysis: Analysis, pool: NamePool, paths: _Paths, of_node: IntArray) -> None:
-    """Idle time, under what the host was doing."""
-    idle = idle_stretches(analysis)
+    """Idle time: each piece of a gap under what the host was doing at that moment."""
+    idle = idle_pieces(analysis)
     if idle.start.size == 0:
         return
+    length = idle.end - idle.start
     label = np.array(
         [pool.add(f"idle: {text}", f"idle_{class_}") for class_, text in idle.reasons],
         dtype=np.int64,
     )
-    node = np.where(idle.row >= 0, analysis.trace.tree.node_of[np.maximum(idle.row, 0)], -1)
+    row = np.where(idle.row >= 0, idle.row, _launch_before(analysis, idle.start))
+    node = np.where(row >= 0, analysis.trace.tree.node_of[np.maximum(row, 0)], -1)
     parent = np.where(node >= 0, of_node[np.maximum(node, 0)] if of_node.size else -1, -1)
+    parent = _lifted(paths, parent, length)
     if np.any(parent < 0):
         top = paths.add(np.array([-1]), np.array([pool.add("no host event", "other")]))
         parent = np.where(parent < 0, top[0], parent)
     path = paths.add(parent, label[idle.reason])
-    paths.count(path, 1, idle.end - idle.start)
-    paths.count(path, 2, np.ones(idle.start.size, dtype=np.int64))
+    paths.count(path, 1, length)
+    # Many pieces of one gap may lie under one path: that is one gap there.
+    gap = np.cumsum(gap_starts(idle))
+    once = np.unique(path * (gap.size + 1) + gap) // (gap.size + 1)
+    paths.count(once, 2, np.ones(once.size, dtype=np.int64))
+
+
+def _launch_before(analysis: Analysis, start: IntArray) -> IntArray:
+    """Launch that returned inside its gap at these moments, its work not yet begun; -1: none."""
+    gaps = analysis.gaps
+    gap = np.searchsorted(gaps.start, start, side="right") - 1
+    late = (gaps.host_end[gap] == start) & (gaps.host_end[gap] > gaps.start[gap])
+    return np.where(late, gaps.launch[gap], -1)
+
+
+def _lifted(paths: _Paths, path: IntArray, idle_ns: IntArray) -> IntArray:
+    """Move idle time from paths with little of it up to the first one that has enough.
+
+    A label too small to be written would leave its time to the parent without a reason.
+    """
+    own = np.zeros((paths.parent.size, 1), dtype=np.int64)
+    known = path >= 0
+    np.add.at(own[:, 0], path[known], idle_ns[known])
+    total = _subtree(paths.parent, own)[:, 0]
+    least = SMALLEST * (paths.sums[:, 1].sum() + idle_ns.sum())
+    target = np.arange(paths.parent.size)
+    for small in np.flatnonzero(total < least).tolist():
+        above = paths.parent[small]
+        if above >= 0:
+            target[small] = target[above]
+    return np.where(known, target[np.maximum(path, 0)] if target.size else -1, -1)
 
 
 def _written(paths: _Paths, pool: NamePool, steps: int) -> Flame:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 
 from kinetoscope.analysis import Analysis
 from kinetoscope.metrics.activity import Cause
@@ -45,7 +46,15 @@ class _Reasons:
 
 
 def idle_stretches(analysis: Analysis) -> IdleStretches:
-    """Idle time of the busiest device in the step window."""
+    """Idle time of the busiest device in the step window, neighbours of one reason joined."""
+    return _joined(idle_pieces(analysis))
+
+
+def idle_pieces(analysis: Analysis) -> IdleStretches:
+    """The same time, each gap cut wherever the host turned to something else.
+
+    A short gap has one reason; its pieces still have a host event each.
+    """
     reasons = _Reasons()
     none = np.empty(0, dtype=np.int64)
     gaps = analysis.gaps
@@ -60,16 +69,21 @@ def idle_stretches(analysis: Analysis) -> IdleStretches:
     reason = np.concatenate((host, device))
     row = np.concatenate((pieces.row, np.full(device.size, -1, dtype=np.int64)))
     order = np.argsort(start, kind="stable")
-    return _coarse(
+    return _short_as_one(
         IdleStretches(start[order], end[order], reason[order], row[order], tuple(reasons.index))
     )
 
 
-def _coarse(idle: IdleStretches) -> IdleStretches:
-    """Short gaps as one stretch with their main reason; neighbours of one reason as one."""
+def gap_starts(idle: IdleStretches) -> npt.NDArray[np.bool_]:
+    """Which of the stretches begin a gap: those that do not follow on the one before."""
+    return np.append(True, idle.start[1:] > idle.end[:-1])[: idle.start.size]
+
+
+def _short_as_one(idle: IdleStretches) -> IdleStretches:
+    """Give all of a short gap its main reason."""
     if idle.start.size == 0:
         return idle
-    new = np.append(True, idle.start[1:] > idle.end[:-1])
+    new = gap_starts(idle)
     first = np.flatnonzero(new)
     gap = np.cumsum(new) - 1
     last = np.append(first[1:] - 1, idle.start.size - 1)
@@ -82,12 +96,19 @@ def _coarse(idle: IdleStretches) -> IdleStretches:
     )
     main = weight.reshape(-1, kinds).argmax(axis=1)
     reason = np.where(length[gap] < WHOLE_BELOW_NS, main[gap], idle.reason)
-    begins = new.copy()
-    begins[1:] |= reason[1:] != reason[:-1]
+    return replace(idle, reason=reason)
+
+
+def _joined(idle: IdleStretches) -> IdleStretches:
+    """Neighbours of one reason as one stretch, with the host event of the longest of them."""
+    if idle.start.size == 0:
+        return idle
+    begins = gap_starts(idle)
+    begins[1:] |= idle.reason[1:] != idle.reason[:-1]
     head = np.flatnonzero(begins)
     tail = np.append(head[1:] - 1, idle.start.size - 1)
     return IdleStretches(
-        idle.start[head], idle.end[tail], reason[head], _longest(idle, head), idle.reasons
+        idle.start[head], idle.end[tail], idle.reason[head], _longest(idle, head), idle.reasons
     )
 
 

@@ -84,6 +84,7 @@ def operators(analysis: Analysis) -> Table:
     weight = device if device.sum() else own
     order = np.flatnonzero(calls)
     order = order[np.argsort(-(device + own)[order], kind="stable")][:MOST_ROWS]
+    order = order[np.argsort(-own[order], kind="stable")]
     return Table(
         "operators",
         "Operators",
