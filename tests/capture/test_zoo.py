@@ -12,9 +12,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from zoo.capture.score import PROGRAMS, Score, fill, truth_of
 
 from tests.capture.support import environment
-from zoo.capture.score import PROGRAMS, Score, fill, truth_of
 
 pytest.importorskip("torch", reason="captures need torch")
 
@@ -22,8 +22,20 @@ pytest.importorskip("torch", reason="captures need torch")
 @pytest.mark.parametrize("path", sorted(PROGRAMS.glob("*.py")), ids=lambda path: path.stem)
 def test_the_planted_line_is_found(path: Path, tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "kinetoscope", "run", "--quiet", "--stop-after", "--budget", "20s"]
-        + ["-o", str(tmp_path / "r.json"), str(path), "100000000"],
+        [
+            sys.executable,
+            "-m",
+            "kinetoscope",
+            "run",
+            "--quiet",
+            "--stop-after",
+            "--budget",
+            "20s",
+            "-o",
+            str(tmp_path / "r.json"),
+            str(path),
+            "100000000",
+        ],
         env={**environment(), "PYTHONPATH": os.getcwd()},  # noqa: PTH109 - as a shell does
         capture_output=True,
         text=True,
