@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from kinetoscope.analysis import Analysis
 from kinetoscope.metrics.budget import BANDWIDTH_LABEL
 from kinetoscope.result import Budget
 from kinetoscope.result.vocabulary import BottleneckClass, BudgetClass
-from kinetoscope.verdict import score
+from kinetoscope.testing import TraceBuilder
+from kinetoscope.trace.job import Job
+from kinetoscope.verdict import notes_for, score
 
 _ARITHMETIC = "matrix products, convolutions, attention"
 
@@ -60,3 +63,51 @@ def test_a_host_share_that_profiling_inflated_must_be_large() -> None:
 def test_unattributed_time_counts_for_no_class() -> None:
     lines = _lines(("compute", _ARITHMETIC, 0.4), ("unattributed", "unknown", 0.6))
     assert score(lines).share == pytest.approx(0.4)
+
+
+def _gap_note(*inside: tuple[str, str, float, float]) -> str:
+    """The note on the gap of 800 us in which the host did this: how, name, start, length."""
+    t = TraceBuilder()
+    for at in (0, 1000, 2000, 3000):
+        t.step(at, 1000)
+        t.kernel("gemm", at + 800, 200, launch_at=at + 795, launch_dur=5)
+        for how, name, start, length in inside:
+            getattr(t, how)(name, at + start, length)
+    analysis = Analysis(t.read())
+    assert (analysis.gaps.end - analysis.gaps.start).tolist() == [800_000] * 3
+    notes = notes_for(analysis, Job((analysis.trace,)))
+    return " ".join(note for note in notes if "idle gap" in note)
+
+
+def test_a_long_gap_is_named_by_a_call_that_fills_half_of_it() -> None:
+    note = _gap_note(("python", "train.py(3): step", 0, 790), ("op", "aten::cat", 100, 410))
+    assert note == (
+        "One idle gap lasts 800 us; meanwhile the host was in aten::cat "
+        "called from step (train.py:3)."
+    )
+
+
+def test_a_long_gap_of_many_calls_is_named_by_the_function_that_fills_most_of_it() -> None:
+    # The longest single event is the copy of 150 us; the function takes 2 x 200 us.
+    note = _gap_note(
+        ("python", "train.py(3): step", 0, 790),
+        ("python", "data.py(7): augment", 0, 200),
+        ("op", "aten::roll", 50, 100),
+        ("op", "aten::cat", 200, 150),
+        ("python", "data.py(7): augment", 400, 200),
+        ("op", "aten::roll", 450, 100),
+    )
+    assert note == (
+        "One idle gap lasts 800 us; meanwhile the host was in augment (data.py:7) for 400 us of it."
+    )
+
+
+def test_a_long_gap_without_stacks_is_named_by_the_range() -> None:
+    ops = [("op", "aten::cat", 100 + 60 * i, 50) for i in range(5)]
+    note = _gap_note(("annotation", "read_batch", 100, 300), *ops)
+    assert "in read_batch for 300 us of it." in note
+
+
+def test_a_long_gap_that_nothing_fills_is_not_named() -> None:
+    ops = [("op", f"aten::op{i}", 50 + 100 * i, 90) for i in range(7)]
+    assert _gap_note(*ops) == ""

@@ -23,10 +23,6 @@ pytest.importorskip("torch", reason="captures need torch")
 def test_the_planted_line_is_found(path: Path, tmp_path: Path) -> None:
     done = subprocess.run(
         [
-<<<<<<< HEAD
-            *(sys.executable, "-m", "kinetoscope", "run", "--quiet", "--stop-after"),
-            *("--budget", "20s", "-o", str(tmp_path / "r.json"), str(path), "100000000"),
-=======
             sys.executable,
             "-m",
             "kinetoscope",
@@ -39,7 +35,6 @@ def test_the_planted_line_is_found(path: Path, tmp_path: Path) -> None:
             str(tmp_path / "r.json"),
             str(path),
             "100000000",
->>>>>>> capture
         ],
         env={**environment(), "PYTHONPATH": os.getcwd()},  # noqa: PTH109 - as a shell does
         capture_output=True,

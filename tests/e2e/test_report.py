@@ -105,6 +105,24 @@ def test_tables_sort_and_filter(open_page: Open) -> None:
     assert "Linear_0" in _text(page, "#panel-modules")
 
 
+def test_tables_show_what_they_are_sorted_by(open_page: Open) -> None:
+    page = open_page("training")
+    marked = "#panel-operators th[aria-sort]"
+    assert page.locator(marked).all_inner_texts() == ["host own"]
+    assert page.get_attribute(marked, "aria-sort") == "descending"
+    page.click(f"{marked} button")
+    assert page.get_attribute(marked, "aria-sort") == "ascending"
+
+
+@pytest.mark.parametrize("width", [380, 1400])
+def test_the_code_of_a_fix_is_shown_whole(open_page: Open, width: int) -> None:
+    page = open_page("training", width=width)
+    assert page.locator(".snippet pre").count()
+    assert page.evaluate(
+        "[...document.querySelectorAll('.snippet pre')].every(p => p.scrollWidth <= p.clientWidth)"
+    )
+
+
 def test_tables_copy_as_csv(open_page: Open) -> None:
     page = open_page("hostile", permissions=["clipboard-read", "clipboard-write"])
     page.click("#panel-operators button:has-text('Copy as CSV')")

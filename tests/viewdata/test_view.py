@@ -119,6 +119,14 @@ def test_tables_count_by_step(view: View) -> None:
     assert _table(view, "syncs").rows[0][2] == "aten::item"
 
 
+def test_operators_come_by_their_own_time_on_the_host(view: View) -> None:
+    table = _table(view, "operators")
+    own = [column.title for column in table.columns].index("host own")
+    times = [row[own] for row in table.rows]
+    assert times == sorted(times, key=lambda ns: -float(ns or 0))
+    assert len(set(times)) > 1
+
+
 def test_every_column_says_what_it_means(view: View) -> None:
     for table in view.tables:
         assert table.rows or table.missing
@@ -170,6 +178,20 @@ def test_a_late_rank_is_named(tmp_path: Path) -> None:
     assert waits[1] == caused[0] == 0
     assert view.timeline is not None
     assert {lane.rank for lane in view.timeline.lanes} == {0, 1}
+
+
+def test_waiting_is_as_recorded_with_what_stacks_cost_the_late_rank(tmp_path: Path) -> None:
+    def sentence(stacks: bool) -> str:
+        job = recordings.job()
+        if stacks:
+            job.rank(1).python("train.py(3): step", 0, 4000)
+        found = examine(job.write(tmp_path / str(stacks)))
+        comm = viewdata.build(found.lead, found.ranks, found.diagnosis.findings).comm
+        assert comm is not None
+        return comm.sentence
+
+    assert sentence(stacks=False).endswith("on average, as recorded.")
+    assert sentence(stacks=True).endswith("including what the profiler cost rank 1.")
 
 
 def test_an_empty_window_breaks_nothing(tmp_path: Path) -> None:
