@@ -82,13 +82,13 @@ def _gap_note(*inside: tuple[str, str, float, float]) -> str:
 def test_a_long_gap_is_named_by_a_call_that_fills_half_of_it() -> None:
     note = _gap_note(("python", "train.py(3): step", 0, 790), ("op", "aten::cat", 100, 410))
     assert note == (
-        "One idle gap lasts 800 us; meanwhile the host was in aten::cat "
+        "One idle gap lasts 800 µs; meanwhile the host was in aten::cat "
         "called from step (train.py:3)."
     )
 
 
 def test_a_long_gap_of_many_calls_is_named_by_the_function_that_fills_most_of_it() -> None:
-    # The longest single event is the copy of 150 us; the function takes 2 x 200 us.
+    # The longest single event is the copy of 150 µs; the function takes 2 x 200 us.
     note = _gap_note(
         ("python", "train.py(3): step", 0, 790),
         ("python", "data.py(7): augment", 0, 200),
@@ -98,14 +98,14 @@ def test_a_long_gap_of_many_calls_is_named_by_the_function_that_fills_most_of_it
         ("op", "aten::roll", 450, 100),
     )
     assert note == (
-        "One idle gap lasts 800 us; meanwhile the host was in augment (data.py:7) for 400 us of it."
+        "One idle gap lasts 800 µs; meanwhile the host was in augment (data.py:7) for 400 us of it."
     )
 
 
 def test_a_long_gap_without_stacks_is_named_by_the_range() -> None:
     ops = [("op", "aten::cat", 100 + 60 * i, 50) for i in range(5)]
     note = _gap_note(("annotation", "read_batch", 100, 300), *ops)
-    assert "in read_batch for 300 us of it." in note
+    assert "in read_batch for 300 µs of it." in note
 
 
 def test_a_long_gap_that_nothing_fills_is_not_named() -> None:

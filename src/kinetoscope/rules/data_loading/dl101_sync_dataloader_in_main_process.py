@@ -100,7 +100,7 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
 
 
 def _message(analysis: Analysis, per_step: int, idle_share: float) -> str:
-    text = f"The DataLoader takes {duration(per_step)} of each step in the main process"
+    text = f"The DataLoader takes {duration(per_step)} of each recorded step in the main process"
     if analysis.device is None:
         return text + "."
     return text + f"; the device is idle meanwhile, {percent(idle_share)} of the step."

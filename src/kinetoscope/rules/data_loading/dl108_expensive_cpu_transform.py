@@ -54,6 +54,19 @@ class Thresholds(Options, frozen=True):
     """Part of the loading time in which the device is idle."""
 
 
+_MANY_WORKERS = 100
+
+
+def _workers(loading_ns: int, rest_ns: int) -> str:
+    """How many workers it would take, in words; beyond a hundred the number says nothing."""
+    needed = -(-loading_ns // max(rest_ns, 1))
+    return (
+        f"it would take {needed} workers"
+        if needed <= _MANY_WORKERS
+        else "no number of workers is enough"
+    )
+
+
 def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
     """Find the function that the loading time goes into."""
     rows = loader_rows(analysis, is_loader_in_process)
@@ -74,7 +87,7 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
     yield Hit(
         message=f"{name} takes {percent(min(share, 1.0))} of the loading time, "
         f"{duration(measure(stretch) // analysis.steps_on_host)} of each step; "
-        f"it would take {per_step // rest} workers to hide it.",
+        f"{_workers(per_step, rest)} to hide it.",
         evidence=(
             Evidence("time_in_function", measure(stretch) // analysis.steps_on_host, "ns"),
             Evidence("share_of_loading", round(min(share, 1.0), 4), "ratio", "derived"),

@@ -60,7 +60,7 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
             else "sizes of the operations are unknown."
         ),
         fix=f"Record one or two more steps with {flags}.",
-        snippet=f"torch.profiler.profile({flags}, ...)",
+        snippet=f"torch.profiler.profile(..., {flags})",
         reference=REFERENCE,
     )
 
