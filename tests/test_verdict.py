@@ -88,7 +88,7 @@ def test_a_long_gap_is_named_by_a_call_that_fills_half_of_it() -> None:
 
 
 def test_a_long_gap_of_many_calls_is_named_by_the_function_that_fills_most_of_it() -> None:
-    # The longest single event is the copy of 150 µs; the function takes 2 x 200 us.
+    # The longest single event takes 150 us, the function 2 x 200 us.
     note = _gap_note(
         ("python", "train.py(3): step", 0, 790),
         ("python", "data.py(7): augment", 0, 200),
@@ -98,7 +98,7 @@ def test_a_long_gap_of_many_calls_is_named_by_the_function_that_fills_most_of_it
         ("op", "aten::roll", 450, 100),
     )
     assert note == (
-        "One idle gap lasts 800 µs; meanwhile the host was in augment (data.py:7) for 400 us of it."
+        "One idle gap lasts 800 µs; meanwhile the host was in augment (data.py:7) for 400 µs of it."
     )
 
 
