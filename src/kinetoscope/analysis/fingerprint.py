@@ -18,7 +18,7 @@ from kinetoscope.analysis.core import Analysis
 from kinetoscope.analysis.costs import LONGEST_NAME, Steady, module_class
 from kinetoscope.result.profile import Fingerprint, Mark
 from kinetoscope.trace.kinds import Family, Kind
-from kinetoscope.trace.op_names import op_family, short_name
+from kinetoscope.trace.op_names import op_families, op_family, short_name
 from kinetoscope.trace.trace import IntArray
 
 MOST_MARKS = 60
@@ -82,8 +82,7 @@ def _products(analysis: Analysis, ops: IntArray) -> Iterable[tuple[str, int]]:
     """Sizes of the innermost matrix products and convolutions."""
     trace, tree = analysis.trace, analysis.trace.tree
     names = trace.column("name_id")
-    family = {int(i): op_family(trace.names[i]) for i in np.unique(names[ops])}
-    kind = np.array([family[int(i)] for i in names[ops]], dtype=np.int64)
+    kind = op_families(trace)[names[ops]]
     rows = ops[np.isin(kind, (Family.GEMM, Family.CONV)) & (trace.column("dims_id")[ops] >= 0)]
     if rows.size == 0:
         return
@@ -92,10 +91,12 @@ def _products(analysis: Analysis, ops: IntArray) -> Iterable[tuple[str, int]]:
     has_inner = np.zeros(tree.rows.size, dtype=bool)
     has_inner[outer[outer >= 0]] = True  # its product is counted with the inner operator
     rows = rows[~has_inner[tree.node_of[rows]]]
-    keys = np.stack((names[rows], trace.column("dims_id")[rows]))
-    unique, counts = np.unique(keys, axis=1, return_counts=True)
-    for (name, dims), count in zip(unique.T.tolist(), counts.tolist(), strict=True):
-        label = product_label(family[int(name)], trace.texts[int(dims)])
+    key = names[rows].astype(np.int64) << 32 | trace.column("dims_id")[rows]
+    unique, counts = np.unique(key, return_counts=True)
+    for name, dims, count in zip(
+        (unique >> 32).tolist(), (unique & 0xFFFFFFFF).tolist(), counts.tolist(), strict=True
+    ):
+        label = product_label(op_family(trace.names[name]), trace.texts[dims])
         if label:
             yield label, int(count)
 
