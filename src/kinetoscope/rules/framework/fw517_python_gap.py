@@ -88,12 +88,15 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
     rows, weights = _python(analysis, long)
     places = analysis.locations(rows, weights) if rows.size else ()
     waits = _waiting_share(analysis, long)
+    device = analysis.device is not None
+    share = per_step / max(analysis.step_time.mid, 1)
+    idle = (Evidence("device_idle", round(min(exposed, 1.0), 3), "ratio", "derived"),)
     yield Hit(
-        message=_message(per_step, per_step / max(analysis.step_time.mid, 1), places, waits),
+        message=_message(per_step, share, places, waits, device=device),
         evidence=(
             Evidence("python_time", per_step, "ns", "estimated"),
             Evidence("python_time_recorded", measure(long) // analysis.steps_on_host, "ns"),
-            Evidence("device_idle", round(min(exposed, 1.0), 3), "ratio", "derived"),
+            *(idle if device else ()),
             Evidence("stretches", int(long[0].size), "count"),
         ),
         locations=places,
@@ -108,13 +111,16 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
     )
 
 
-def _message(per_step: int, share: float, places: tuple[Location, ...], waits: float) -> str:
+def _message(
+    per_step: int, share: float, places: tuple[Location, ...], waits: float, *, device: bool
+) -> str:
     doing = "waits, outside any operator," if waits > 0.5 else "runs Python"
     where = f" (most of it in `{places[0].function}`)" if places and places[0].function else ""
     what = doing if places or waits > 0.5 else "runs code that was not recorded"
+    between, meanwhile = ("launches", ", and the device waits") if device else ("operators", "")
     return (
-        f"Between the launches the host {what} for {duration(per_step)} of each step{where}, "
-        f"{percent(min(share, 1.0))} of it, and the device waits."
+        f"Between the {between} the host {what} for {duration(per_step)} of each step{where}, "
+        f"{percent(min(share, 1.0))} of it{meanwhile}."
     )
 
 
