@@ -195,7 +195,8 @@ def test_healthy_programs_raise_no_alarm(case: str, variant: str) -> None:
 def test_kernels_without_any_host_event(tmp_path: Path) -> None:
     t = TraceBuilder()
     for i in range(20):
-        t.kernel("gemm", i * 100, 60)
+        t.kernel("nchwToNhwcKernel", i * 200, 60)
+        t.kernel("sm80_xmma_fprop_implicit_gemm", i * 200 + 60, 60)
     result = diagnose(t.write(tmp_path / "t.json"))
     _is_consistent(result)
     assert result.step.source == "whole_trace"

@@ -47,6 +47,8 @@ class Locator:
         """Call-tree node whose stack explains each row (the forward's in backward); -1: none."""
         node = self._trace.links.node[rows]
         source = self._trace.links.source_node
+        if source.size == 0:  # no host event was recorded
+            return np.full(rows.size, -1, dtype=np.int64)
         return np.where(node >= 0, source[np.maximum(node, 0)], -1)
 
     def frames(self, rows: IntArray) -> IntArray:
@@ -56,6 +58,8 @@ class Locator:
         in the recording) falls back on what the main thread was doing at that moment.
         """
         tree = self._trace.tree
+        if tree.rows.size == 0:
+            return np.full(rows.size, -1, dtype=np.int64)
         node = self.nodes(rows)
         frame = np.where(node >= 0, tree.user_frame[np.maximum(node, 0)], -1)
         missing = np.flatnonzero(frame < 0)
@@ -89,7 +93,7 @@ class Locator:
         self, rows: IntArray, weights: IntArray, *, calls: Sequence[str] = (), top: int = 3
     ) -> tuple[Location, ...]:
         """Places of the rows, heaviest first; () when nothing is known about any of them."""
-        if rows.size == 0:
+        if rows.size == 0 or self._trace.tree.rows.size == 0:
             return ()
         frames = self.frames(rows)
         node = self.nodes(rows)
