@@ -65,6 +65,7 @@ LOADER = Finding(
         reference="https://docs.pytorch.org/docs/stable/data.html",
     ),
     gain=Gain(low=2.9, mid=4.6, high=5.4, basis="replay"),
+    remedies=("dataloader-workers",),
 )
 
 PIN = Finding(

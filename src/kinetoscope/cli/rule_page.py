@@ -45,12 +45,15 @@ def needs(rule: Rule) -> list[str]:
 
 def _facts(rule: Rule) -> str:
     preview = "; preview, off by default: run with `--preview`" if rule.preview else ""
+    tried = ", ".join(f"`{name}`" for name in rule.remedies)
+    tries = (f"* Tried by `kinetoscope verify --fix {rule.code} SCRIPT`: {tried}",) if tried else ()
     return "\n".join(
         (
             f"* Class: {rule.class_.replace('_', ' ')}",
             f"* Needs: {'; '.join(needs(rule)) or 'any recording'}",
             f"* Evidence: {', '.join(GRADES[grade] for grade in rule.evidence)}",
             f"* Since: {rule.since}{preview}",
+            *tries,
         )
     )
 

@@ -78,10 +78,10 @@ def _split(values: tuple[str, ...]) -> list[str]:
 
 def _list() -> int:
     from kinetoscope.cli import output
-    from kinetoscope.experiments.registry import all_remedies
+    from kinetoscope.experiments.registry import all_remedies, codes_of
 
     remedies = all_remedies()
     width = max(len(remedy.id) for remedy in remedies)
-    rows = [f"{r.id:<{width}}  {r.title} ({', '.join(r.rules)})" for r in remedies]
+    rows = [f"{r.id:<{width}}  {r.title} ({', '.join(codes_of(r)) or 'no rule'})" for r in remedies]
     output.write("\n".join(rows) + "\n")
     return exit_codes.OK

@@ -74,7 +74,7 @@ def _recommended(
 ) -> tuple[tuple[str, ...], Gain | None]:
     if diagnosis is None:
         return (), None
-    mine = [f for f in diagnosis.findings if f.code in remedy.rules]
+    mine = [f for f in diagnosis.findings if remedy.id in f.remedies]
     if not mine:
         return (), None
     best = max(mine, key=lambda f: f.gain.mid)

@@ -10,6 +10,7 @@ from pkgutil import iter_modules
 from kinetoscope.errors import UsageError
 from kinetoscope.experiments import remedies
 from kinetoscope.experiments.remedy import Remedy
+from kinetoscope.rules.registry import all_rules
 
 
 @cache
@@ -37,6 +38,11 @@ def remedy_of(name: str) -> tuple[Remedy, str]:
     raise UsageError(f"there is no remedy {wanted!r}", hint=f"Remedies: {known}.")
 
 
+def codes_of(remedy: Remedy) -> tuple[str, ...]:
+    """Return the codes of the rules that recommend a remedy; the rules name it."""
+    return tuple(sorted(rule.code for rule in all_rules() if remedy.id in rule.remedies))
+
+
 def remedies_for(names: Sequence[str]) -> list[tuple[Remedy, str]]:
     """Return the remedies of rule codes and remedy names; the parameter is "" when not given.
 
@@ -49,7 +55,7 @@ def remedies_for(names: Sequence[str]) -> list[tuple[Remedy, str]]:
             chosen.append(remedy_of(name))
             continue
         code = name.upper()
-        fitting = [(remedy, "") for remedy in all_remedies() if code in remedy.rules]
+        fitting = [(remedy, "") for remedy in all_remedies() if code in codes_of(remedy)]
         if not fitting:
             raise UsageError(
                 f"no remedy can be applied from outside for {code}",

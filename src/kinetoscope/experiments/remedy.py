@@ -72,7 +72,6 @@ class Remedy:
     Attributes:
         id: name on the command line, `dataloader-workers`.
         title: what it does, a few words.
-        rules: codes of the rules that recommend it.
         improves: what must improve for it to be accepted.
         must_not_worsen: what must not get worse.
         tolerance: how far results may differ.
@@ -88,7 +87,6 @@ class Remedy:
 
     id: str
     title: str
-    rules: tuple[str, ...]
     applies: Callable[[Facts], str]
     patch: Callable[[str], None]
     snippet: Callable[[str], str]

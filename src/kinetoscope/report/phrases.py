@@ -244,5 +244,11 @@ def next_step(diagnosis: Diagnosis) -> str:
     promise = f": a step should then take {expected}" if expected else ""
     return (
         f"Change one thing, {clean(first.code)}{where}, then record and analyze again{promise}. "
-        f"`kinetoscope rules {clean(first.code)}` explains the rule."
+        f"`kinetoscope rules {clean(first.code)}` explains the rule." + _measured_by(first)
     )
+
+
+def _measured_by(finding: Finding) -> str:
+    if not finding.remedies:
+        return ""
+    return f" `kinetoscope verify --fix {clean(finding.code)} SCRIPT` measures it without an edit."

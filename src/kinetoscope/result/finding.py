@@ -68,7 +68,10 @@ NO_GAIN = Gain(low=1.0, mid=1.0, high=1.0, basis="none")
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """One cause, reported once."""
+    """One cause, reported once.
+
+    `remedies` are the names that `kinetoscope verify --fix` knows for this finding's fix.
+    """
 
     code: str
     name: str
@@ -81,3 +84,4 @@ class Finding(msgspec.Struct, frozen=True):
     fix: Fix = Fix(summary="")
     gain: Gain = NO_GAIN
     rank: int | None = None
+    remedies: tuple[str, ...] = ()

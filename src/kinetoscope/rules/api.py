@@ -101,6 +101,7 @@ class Rule:
         examples: at least one that fires and one that does not.
         evidence: E reproduced on CPU, T seen in real device traces, S read in source, L hint.
         references: where the pattern and its fix are described.
+        remedies: ids of the experiments that can try the fix without editing the program.
         preview: off by default until a recording proves it.
     """
 
@@ -115,6 +116,7 @@ class Rule:
     since: str = "0.1"
     evidence: str = "T"
     references: tuple[str, ...] = ()
+    remedies: tuple[str, ...] = ()
     preview: bool = False
 
     @property
@@ -193,4 +195,5 @@ def finding_of(rule: Rule, hit: Hit) -> Finding:
         locations=hit.locations,
         fix=hit.fix,
         gain=hit.gain,
+        remedies=rule.remedies,
     )

@@ -45,7 +45,6 @@ def _patch(value: str) -> None:
 REMEDY = Remedy(
     id="autocast",
     title="16-bit arithmetic where it is safe",
-    rules=("CP201", "CP211"),
     tolerance="bf16",
     applies=_applies,
     values=_values,

@@ -47,7 +47,6 @@ def _patch(value: str) -> None:
 REMEDY = Remedy(
     id="batch-size",
     title="a larger batch",
-    rules=("IN603",),
     improves="throughput",
     must_not_worsen=("outputs",),
     tolerance="reordered",

@@ -31,7 +31,6 @@ def _patch(value: str) -> None:  # noqa: ARG001 - has no parameter
 REMEDY = Remedy(
     id="channels-last",
     title="channels innermost in memory",
-    rules=("CP208",),
     tolerance="reordered",
     applies=_applies,
     patch=_patch,

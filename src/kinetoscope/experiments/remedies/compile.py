@@ -39,7 +39,6 @@ def _snippet(value: str) -> str:
 REMEDY = Remedy(
     id="compile",
     title="compile the model",
-    rules=("CP206", "CP212", "FW501", "FW513", "FW517", "CP222"),
     tolerance="reordered",
     applies=_applies,
     values=_values,

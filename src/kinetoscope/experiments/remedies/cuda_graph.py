@@ -75,7 +75,6 @@ def _patch(value: str) -> None:  # noqa: ARG001 - has no parameter
 REMEDY = Remedy(
     id="cuda-graph",
     title="replay the forward pass as a CUDA graph",
-    rules=("FW501", "FW513", "IN602"),
     applies=_applies,
     patch=_patch,
     snippet=lambda _: (

@@ -25,7 +25,6 @@ def _patch(value: str) -> None:  # noqa: ARG001 - has no parameter
 REMEDY = Remedy(
     id="cudnn-benchmark",
     title="let cuDNN choose by measuring",
-    rules=("CP209",),
     tolerance="reordered",
     applies=_applies,
     patch=_patch,

@@ -45,7 +45,6 @@ def _patch(value: str) -> None:
 REMEDY = Remedy(
     id="dataloader-workers",
     title="load batches in worker processes that stay",
-    rules=("DL101", "DL102", "DL103", "DL104", "DL108"),
     tolerance="statistical",
     must_not_worsen=("loss", "outputs"),
     applies=_applies,

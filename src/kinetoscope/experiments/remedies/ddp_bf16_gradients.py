@@ -29,7 +29,6 @@ def _patch(value: str) -> None:  # noqa: ARG001 - has no parameter
 REMEDY = Remedy(
     id="ddp-bf16-gradients",
     title="send gradients as bfloat16",
-    rules=("CM401", "CM402"),
     tolerance="bf16",
     applies=uses_ddp,
     patch=_patch,

@@ -16,7 +16,6 @@ def _patch(value: str) -> None:
 REMEDY = Remedy(
     id="ddp-bucket-size",
     title="larger buckets for the gradients' all-reduce",
-    rules=("CM402", "CM403", "CM404"),
     tolerance="reordered",
     applies=uses_ddp,
     values=lambda _: ("50", "100"),

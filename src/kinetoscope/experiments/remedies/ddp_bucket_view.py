@@ -16,7 +16,6 @@ def _patch(value: str) -> None:  # noqa: ARG001 - has no parameter
 REMEDY = Remedy(
     id="ddp-bucket-view",
     title="gradients as views of the buckets",
-    rules=("CM411",),
     tolerance="reordered",
     applies=uses_ddp,
     values=lambda _: ("",),

@@ -16,7 +16,6 @@ def _patch(value: str) -> None:  # noqa: ARG001 - has no parameter
 REMEDY = Remedy(
     id="ddp-no-unused-search",
     title="do not search for unused parameters",
-    rules=("CM409",),
     tolerance="reordered",
     applies=uses_ddp,
     values=lambda _: ("",),

@@ -18,7 +18,6 @@ def _applies(facts: Facts) -> str:
 REMEDY = Remedy(
     id="expandable-segments",
     title="let memory segments grow",
-    rules=("MM301", "MM302", "MM303"),
     improves="step time or peak memory",
     applies=_applies,
     patch=lambda _: None,

@@ -31,7 +31,6 @@ def _patch(value: str) -> None:
 REMEDY = Remedy(
     id="garbage-collection",
     title="freeze what lives long, collect less often",
-    rules=("FW518",),
     applies=_applies,
     values=lambda _: (str(INTERVAL),),
     patch=_patch,

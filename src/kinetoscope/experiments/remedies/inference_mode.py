@@ -22,7 +22,6 @@ def _patch(value: str) -> None:  # noqa: ARG001 - has no parameter
 REMEDY = Remedy(
     id="inference-mode",
     title="do not record gradients in inference",
-    rules=("IN601",),
     applies=_applies,
     patch=_patch,
     snippet=lambda _: "with torch.inference_mode():",

@@ -28,7 +28,6 @@ def _patch(value: str) -> None:
 REMEDY = Remedy(
     id="matmul-precision",
     title="TF32 for float32 products",
-    rules=("CP201",),
     tolerance="tf32",
     applies=_applies,
     values=lambda _: ("high",),

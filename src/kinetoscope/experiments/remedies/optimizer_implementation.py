@@ -40,7 +40,6 @@ def _patch(value: str) -> None:
 REMEDY = Remedy(
     id="optimizer-implementation",
     title="update the parameters with few kernels",
-    rules=("FW507", "FW508"),
     tolerance="reordered",
     applies=_applies,
     values=_values,

@@ -33,7 +33,6 @@ def _patch(value: str) -> None:  # noqa: ARG001 - has no parameter
 REMEDY = Remedy(
     id="persistent-workers",
     title="keep the workers of a DataLoader between epochs",
-    rules=("DL103",),
     tolerance="statistical",
     applies=_applies,
     patch=_patch,

@@ -47,7 +47,6 @@ def _without_waiting(move: Any) -> Any:
 REMEDY = Remedy(
     id="pin-memory",
     title="pin the memory of batches and copy without waiting",
-    rules=("DL105", "DL106", "DL107"),
     applies=_applies,
     patch=_patch,
     snippet=lambda _: (

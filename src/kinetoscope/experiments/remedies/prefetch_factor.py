@@ -30,7 +30,6 @@ def _patch(value: str) -> None:
 REMEDY = Remedy(
     id="prefetch-factor",
     title="let the workers prepare more batches ahead",
-    rules=("DL102",),
     applies=_applies,
     values=lambda _: ("4", "8"),
     patch=_patch,

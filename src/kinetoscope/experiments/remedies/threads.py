@@ -35,7 +35,6 @@ def _patch(value: str) -> None:
 REMEDY = Remedy(
     id="threads",
     title="another number of threads inside operators",
-    rules=("DL111",),
     tolerance="reordered",
     applies=_applies,
     values=_values,

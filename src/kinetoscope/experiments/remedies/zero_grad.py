@@ -31,9 +31,7 @@ def _to_none(original: Any) -> Any:
 REMEDY = Remedy(
     id="zero-grad",
     title="drop gradients instead of zeroing them",
-    rules=("FW509",),
     applies=_applies,
     patch=_patch,
     snippet=lambda _: "optimizer.zero_grad(set_to_none=True)",
-    general=False,
 )

@@ -159,6 +159,7 @@ RULE = Rule(
     options=Thresholds(),
     needs=frozenset({"device"}),
     evidence="TE",
+    remedies=("ddp-bf16-gradients",),
     references=("https://docs.pytorch.org/docs/stable/notes/ddp.html",),
     examples=(
         Example("an all-reduce after the backward pass takes half of the step", _exposed, True),

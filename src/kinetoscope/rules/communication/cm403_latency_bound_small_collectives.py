@@ -179,6 +179,7 @@ RULE = Rule(
     options=Thresholds(),
     needs=frozenset({"device"}),
     evidence="TE",
+    remedies=("ddp-bucket-size",),
     references=("https://docs.pytorch.org/docs/stable/notes/ddp.html",),
     examples=(
         Example("40 all-reduces of 4 KB, one by one", _many, True),

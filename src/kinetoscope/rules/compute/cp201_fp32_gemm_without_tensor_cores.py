@@ -230,6 +230,7 @@ RULE = Rule(
     options=Thresholds(),
     needs=frozenset({"device", "shapes"}),
     evidence="TS",
+    remedies=("autocast", "matmul-precision"),
     references=(
         "https://docs.pytorch.org/docs/stable/generated/torch.set_float32_matmul_precision.html",
         "https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html",

@@ -300,6 +300,7 @@ RULE = Rule(
     options=Thresholds(),
     needs=frozenset({"ops", "shapes"}),
     evidence="TE",
+    remedies=("compile",),
     references=(
         _SDPA,
         "https://docs.pytorch.org/docs/stable/nn.attention.flex_attention.html",

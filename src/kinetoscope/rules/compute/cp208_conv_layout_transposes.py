@@ -188,6 +188,7 @@ RULE = Rule(
     options=Thresholds(),
     needs=frozenset({"device"}),
     evidence="T",
+    remedies=("channels-last",),
     references=(
         "https://docs.pytorch.org/tutorials/intermediate/memory_format_tutorial.html",
         "https://docs.nvidia.com/deeplearning/performance/dl-performance-convolutional/index.html",

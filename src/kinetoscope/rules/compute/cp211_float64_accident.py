@@ -223,6 +223,7 @@ RULE = Rule(
     options=Thresholds(),
     needs=frozenset({"ops", "shapes"}),
     evidence="TE",
+    remedies=("autocast",),
     references=("https://docs.pytorch.org/docs/stable/tensor_attributes.html",),
     examples=(
         Example("products of float64 tensors", _double, fires=True),

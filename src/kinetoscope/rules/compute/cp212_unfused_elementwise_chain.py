@@ -213,6 +213,7 @@ RULE = Rule(
     options=Thresholds(),
     needs=frozenset({"device", "launches", "shapes"}),
     evidence="T",
+    remedies=("compile",),
     references=(
         "https://docs.pytorch.org/docs/stable/generated/torch.compile.html",
         "https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html",

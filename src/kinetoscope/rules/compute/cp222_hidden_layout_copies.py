@@ -194,6 +194,7 @@ RULE = Rule(
     options=Thresholds(),
     needs=frozenset({"device", "launches", "shapes"}),
     evidence="TE",
+    remedies=("compile",),
     references=("https://docs.pytorch.org/docs/stable/tensor_view.html",),
     examples=(
         Example("a transposed copy before every product", _costly, fires=True),

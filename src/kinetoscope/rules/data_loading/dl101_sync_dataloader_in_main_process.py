@@ -135,6 +135,7 @@ RULE = Rule(
     check=check,
     options=Thresholds(),
     evidence="ET",
+    remedies=("dataloader-workers",),
     references=(
         "https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html",
         "https://docs.pytorch.org/docs/stable/data.html#multi-process-data-loading",

@@ -150,6 +150,7 @@ RULE = Rule(
     check=check,
     options=Thresholds(),
     evidence="ET",
+    remedies=("dataloader-workers", "prefetch-factor"),
     references=("https://docs.pytorch.org/docs/stable/data.html#multi-process-data-loading",),
     examples=(
         Example("workers that are late in every step", _starved, fires=True),

@@ -118,6 +118,7 @@ RULE = Rule(
     options=Thresholds(),
     needs=frozenset({"device", "launches"}),
     evidence="T",
+    remedies=("dataloader-workers",),
     references=("https://docs.pytorch.org/docs/stable/data.html#working-with-collate-fn",),
     examples=(
         Example("6 of 10 ms spent on padding before the copy", _pads_in_the_loop, fires=True),

@@ -150,6 +150,7 @@ RULE = Rule(
     options=Thresholds(),
     needs=frozenset({"device", "launches"}),
     evidence="T",
+    remedies=("pin-memory",),
     references=("https://docs.pytorch.org/tutorials/intermediate/pinmem_nonblock.html",),
     examples=(
         Example("24 MB at 6 GB/s in front of each step", _pageable, fires=True),

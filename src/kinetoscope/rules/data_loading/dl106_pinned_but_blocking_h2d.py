@@ -112,6 +112,7 @@ RULE = Rule(
     options=Thresholds(),
     needs=frozenset({"device", "launches"}),
     evidence="S",
+    remedies=("pin-memory",),
     references=("https://docs.pytorch.org/tutorials/intermediate/pinmem_nonblock.html",),
     examples=(
         Example("a wait of 3 ms in front of a launch-bound step", _waits, fires=True),

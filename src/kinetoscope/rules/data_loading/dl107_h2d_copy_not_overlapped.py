@@ -121,6 +121,7 @@ RULE = Rule(
     options=Thresholds(),
     needs=frozenset({"device", "launches"}),
     evidence="T",
+    remedies=("pin-memory",),
     references=("https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-streams",),
     examples=(
         Example("3 of 10 ms spent on a copy", _one_after_the_other, fires=True),

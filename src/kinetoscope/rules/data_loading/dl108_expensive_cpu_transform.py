@@ -152,6 +152,7 @@ RULE = Rule(
     options=Thresholds(),
     needs=frozenset({"stacks"}),
     evidence="T",
+    remedies=("dataloader-workers",),
     references=("https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html",),
     examples=(
         Example("a transform that takes 24 times the rest of the step", _costly, fires=True),

@@ -244,6 +244,7 @@ RULE = Rule(
     options=Thresholds(),
     needs=frozenset({"ops"}),
     evidence="TE",
+    remedies=("optimizer-implementation",),
     references=(
         "https://docs.pytorch.org/docs/stable/optim.html",
         "https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html",

@@ -135,6 +135,7 @@ RULE = Rule(
     options=Thresholds(),
     needs=frozenset({"ops", "device"}),
     evidence="TS",
+    remedies=("optimizer-implementation",),
     references=("https://docs.pytorch.org/docs/stable/optim.html",),
     examples=(
         Example("eight passes over large parameters", _large, fires=True),

@@ -213,6 +213,7 @@ RULE = Rule(
     check=check,
     options=Thresholds(),
     evidence="TE",
+    remedies=("compile",),
     references=("https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html",),
     examples=(
         Example("8 ms of Python after 2 ms of device work", _bookkeeping, fires=True),

@@ -119,6 +119,7 @@ RULE = Rule(
     check=check,
     options=Thresholds(),
     evidence="E",
+    remedies=("garbage-collection",),
     references=("https://docs.python.org/3/library/gc.html#gc.freeze",),
     examples=(
         Example("a collection that lasts longer than the device work", _collecting, fires=True),

@@ -135,6 +135,7 @@ RULE = Rule(
     options=Thresholds(),
     needs=frozenset({"ops"}),
     evidence="ET",
+    remedies=("inference-mode",),
     references=(_URL,),
     examples=(
         Example("ten autograd nodes a step and no backward", _forward_with_nodes, fires=True),

@@ -153,6 +153,7 @@ RULE = Rule(
     check=check,
     options=Thresholds(),
     needs=frozenset({"device", "launches", "ops", "shapes"}),
+    remedies=("cuda-graph",),
     references=(
         "https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-graphs",
         "https://docs.vllm.ai/en/latest/design/cuda_graphs/",

@@ -295,6 +295,7 @@ RULE = Rule(
     options=Thresholds(),
     needs=frozenset({"ops", "shapes"}),
     evidence="T",
+    remedies=("batch-size",),
     references=(_BATCHER,),
     examples=(
         Example("32 requests of one sample", _queue, fires=True),

@@ -111,6 +111,7 @@ RULE = Rule(
     options=Thresholds(),
     needs=frozenset({"memory"}),
     evidence="S",
+    remedies=("expandable-segments",),
     references=("https://docs.pytorch.org/docs/stable/notes/cuda.html#memory-management",),
     examples=(
         Example("136 of 140 GiB held, nearly all in use", _tight, fires=True),

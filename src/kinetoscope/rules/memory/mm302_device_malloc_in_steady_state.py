@@ -144,6 +144,7 @@ RULE = Rule(
     options=Thresholds(),
     needs=frozenset({"steps"}),
     evidence="TS",
+    remedies=("expandable-segments",),
     references=("https://docs.pytorch.org/docs/stable/notes/cuda.html#memory-management",),
     examples=(
         Example("a cudaMalloc of 0.55 ms in each step", _in_every_step, fires=True),

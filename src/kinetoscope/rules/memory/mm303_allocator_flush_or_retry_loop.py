@@ -146,6 +146,7 @@ RULE = Rule(
     options=Thresholds(),
     needs=frozenset({"steps"}),
     evidence="TS",
+    remedies=("expandable-segments",),
     references=(
         "https://docs.pytorch.org/docs/stable/generated/torch.cuda.memory.empty_cache.html",
         "https://docs.pytorch.org/docs/stable/notes/cuda.html#memory-management",
