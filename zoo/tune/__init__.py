@@ -1,0 +1,1 @@
+"""Programs for `kinetoscope tune`, with the same change made by hand as truth."""

@@ -1,0 +1,37 @@
+"""What the programs share: they time themselves when they are run by hand."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from collections.abc import Callable
+
+import torch
+
+
+def options(description: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--fixed", action="store_true", help="with the change made by hand")
+    parser.add_argument("--steps", type=int, default=100_000)
+    parser.add_argument("--seconds", type=float, default=0.0, help="print the step time and end")
+    return parser.parse_args()
+
+
+def repeat(step: Callable[[int], object], chosen: argparse.Namespace, warm_up: int = 30) -> None:
+    """Run steps; with `--seconds`, print their unprofiled mean time after a warm-up."""
+    start, first = 0.0, 0
+    for index in range(chosen.steps):
+        step(index)
+        if not chosen.seconds:
+            continue
+        if index == warm_up:
+            torch.cuda.synchronize()
+            start, first = time.perf_counter(), index
+        if index > warm_up and (index - first) % 10 == 0:
+            torch.cuda.synchronize()
+            spent = time.perf_counter() - start
+            if spent > chosen.seconds:
+                if int(os.environ.get("RANK", "0")) == 0:
+                    print(f"step_ms {1e3 * spent / (index - first):.4f}", flush=True)
+                return
