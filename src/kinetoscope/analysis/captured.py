@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from kinetoscope.analysis.core import Analysis, AnalysisOptions
+from kinetoscope.analysis.core import Analysis
+from kinetoscope.analysis.measured import AnalysisOptions
 from kinetoscope.analysis.recorded_lines import hottest
 from kinetoscope.result import CaptureInfo, Evidence, Finding, Location, NsRange, WindowInfo
 from kinetoscope.trace.captured import Sampled, Sidecar
