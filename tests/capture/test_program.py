@@ -91,6 +91,17 @@ def test_a_traceback_begins_with_the_program(tmp_path: Path) -> None:
     assert "kinetoscope/capture" not in ours.stderr
 
 
+def test_frames_of_ours_inside_a_traceback_are_left_out(tmp_path: Path) -> None:
+    torch = tmp_path / "torch"
+    torch.mkdir()
+    (torch / "__init__.py").write_text("try:\n    1 / 0\nexcept Exception:\n    import no_such")
+    (tmp_path / "end.py").write_text("import torch\n")
+    plain, ours = _both(tmp_path, "end.py")
+    assert ours.returncode == plain.returncode == 1
+    assert "kinetoscope/capture" not in ours.stderr
+    assert ours.stderr.startswith(plain.stderr.replace('"end.py"', f'"{tmp_path / "end.py"}"'))
+
+
 def test_a_missing_program_is_wrong_usage(tmp_path: Path) -> None:
     for words in (["nowhere.py"], ["-m", "no_such_module"]):
         done = _both(tmp_path, *words)[1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import msgspec
@@ -80,12 +81,39 @@ def test_a_diagnosis_without_prediction() -> None:
 def test_a_broken_torch_falls_back_to_the_recordings(
     tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    broken = tmp_path / "broken" / "torch"
+    broken.mkdir(parents=True)
+    (broken / "__init__.py").write_text("raise ImportError('libtorch.so: no such file')")
+    paths = [str(broken.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(paths))
     monkeypatch.setattr(live, "possible", lambda: True)
-    assert run(["demo", "-o", str(tmp_path)]) == 0
+    assert run(["demo", "-o", str(tmp_path / "demo")]) == 0
     out, err = capsys.readouterr()
-    assert "No module named" in err
+    assert "could not be trained here: ImportError: libtorch.so: no such file" in err
     assert "using the shipped recordings instead" in err
     assert "4 Verify" in out
+
+
+def test_the_loop_is_trained_and_captured(tmp_path: Path, capsys: Capture) -> None:
+    pytest.importorskip("torch", reason="the live demo needs torch")
+    assert run(["demo", "-o", str(tmp_path)]) == 0
+    out, err = capsys.readouterr()
+    assert "shipped recordings" not in err
+    text = " ".join(out.split())
+    assert "by `kinetoscope run --stop-after" in text
+    assert "Measured without the profiler" in text
+    before = decode((tmp_path / "before.json").read_bytes(), name="before")
+    after = decode((tmp_path / "after.json").read_bytes(), name="after")
+    assert before.findings[0].code == "DL101"
+    place = before.findings[0].locations[0]
+    source = (tmp_path / "train.py").read_text(encoding="utf-8").splitlines()
+    assert (place.function, place.exact) == ("read_file", True)
+    assert source[(place.line or 0) - 1].strip() == "time.sleep(0.004)"
+    for result in (before, after):
+        assert result.capture is not None
+        assert result.step.time_ns == result.capture.baseline_ns
+    assert before.step.time_ns.mid > 1.5 * after.step.time_ns.mid
+    assert "DL101" not in {finding.code for finding in after.findings}
 
 
 def test_the_fix_of_the_live_demo_is_one_line() -> None:
@@ -93,8 +121,8 @@ def test_the_fix_of_the_live_demo_is_one_line() -> None:
     text = program.read_text(encoding="utf-8")
     assert text.count(live.SLOW) == 1
     assert live._difference(text) == (
-        "-    loader = DataLoader(Photos(), batch_size=16, num_workers=0)",
-        "+    loader = DataLoader(Photos(), batch_size=16, num_workers=4, persistent_workers=True)",
+        "-    loader = DataLoader(Photos(), batch_size=8, num_workers=0)",
+        "+    loader = DataLoader(Photos(), batch_size=8, num_workers=4, persistent_workers=True)",
     )
 
 

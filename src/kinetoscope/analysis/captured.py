@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from kinetoscope.analysis.core import Analysis
+from kinetoscope.analysis.locate import Locator
 from kinetoscope.analysis.measured import AnalysisOptions
 from kinetoscope.analysis.recorded_lines import hottest
 from kinetoscope.result import CaptureInfo, Evidence, Finding, Location, NsRange, WindowInfo
@@ -92,11 +93,13 @@ def with_worker_lines(analysis: Analysis, findings: tuple[Finding, ...]) -> tupl
     captured = analysis.trace.sidecar
     if captured is None or not captured.lines.workers:
         return findings
-    places = worker_places(captured.lines.workers)
+    places = worker_places(captured.lines.workers, analysis.locator)
     return tuple(_with(finding, places) for finding in findings)
 
 
-def worker_places(samples: list[Sampled], top: int = 2) -> tuple[Location, ...]:
+def worker_places(
+    samples: list[Sampled], locator: Locator, *, top: int = 2
+) -> tuple[Location, ...]:
     """The functions that the workers spend their time in, innermost first, at their hottest line.
 
     Samples count every frame of the program on the stack once, so outer functions have more of
@@ -111,15 +114,8 @@ def worker_places(samples: list[Sampled], top: int = 2) -> tuple[Location, ...]:
     places = []
     for file, first, function in sorted(heavy, key=lambda key: functions[key])[:top]:
         line = hottest(samples, Frame(file, first, function))
-        places.append(
-            Location(
-                file=file,
-                line=line or first,
-                function=function,
-                exact=line is not None,
-                count=functions[file, first, function],
-            )
-        )
+        count = functions[file, first, function]
+        places.append(locator.at(file, line or first, function, count, exact=line is not None))
     return tuple(places)
 
 

@@ -13,6 +13,7 @@ from functools import cached_property
 from pathlib import Path
 
 import numpy as np
+from msgspec.structs import replace
 
 from kinetoscope.analysis.recorded_lines import RecordedLines
 from kinetoscope.analysis.sources import SourceTree
@@ -107,8 +108,26 @@ class Locator:
             found.setdefault(key, []).append(int(i))
         groups = sorted(found.items(), key=lambda item: -int(weights[item[1]].sum()))
         groups = [g for g in groups if g[0][:2] != (-1, None)] or groups
-        places = (self._location(key, rows[members], calls) for key, members in groups[:top])
-        return tuple(place for place in places if place is not None)
+        found_at: dict[tuple[object, ...], Location] = {}
+        for key, members in groups[: top + _SPARE]:
+            place = self._location(key, rows[members], calls)
+            if place is not None and len(found_at) < top:
+                _add(found_at, place)
+        return tuple(found_at.values())
+
+    def at(self, file: str, line: int, function: str, count: int, *, exact: bool) -> Location:
+        """A place that is known from elsewhere than the trace, with its file as a trace names it.
+
+        Args:
+            file: path on the machine that ran the program.
+            line: in the file, from 1.
+            function: name of the function.
+            count: how often it was seen.
+            exact: whether the line is the one meant, not the function's first.
+        """
+        short = self._sources.short(file)
+        text = self._sources.line(short, line)
+        return Location(short, line, function, None, exact, count, text)
 
     def _lines(self, node: IntArray, frames: IntArray, some: Sequence[int]) -> IntArray:
         """Recorded line of each of some rows, in its frame; 0: unknown."""
@@ -191,6 +210,17 @@ class Locator:
         return self._paths[module]
 
 
+def _add(found: dict[tuple[object, ...], Location], place: Location) -> None:
+    """A line that is known in two ways (recorded, sampled) is one place."""
+    key = (place.file, place.line, place.function, place.module, place.exact)
+    known = found.get(key)
+    if known is not None:
+        place = replace(known, count=known.count + place.count)
+    found[key] = place
+
+
+_SPARE = 3
+"""Groups that are looked at beyond those wanted, since some turn out to be the same place."""
 _DEEPEST = 4
 """Modules named at most, from the inside."""
 _MOST_ROWS = 5000

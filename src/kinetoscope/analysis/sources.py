@@ -20,6 +20,13 @@ class SourceTree:
         self._root = root
         self._texts: dict[str, list[str] | None] = {}
 
+    def short(self, file: str) -> str:
+        """The file's path below the root; the whole path when it lies elsewhere."""
+        path = Path(file)
+        if self._root is not None and path.is_relative_to(self._root.absolute()):
+            return path.relative_to(self._root.absolute()).as_posix()
+        return file
+
     def line(self, file: str, number: int) -> str | None:
         """Text of a line without its indentation; None when the file is not at hand."""
         lines = self._lines(file)

@@ -6,7 +6,7 @@ import importlib.util
 import io
 import sys
 import types
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from pathlib import Path
 from typing import Any
@@ -127,12 +127,34 @@ def _main_module(file: str | None, spec: ModuleSpec | None, loader: Any) -> type
     return main
 
 
-def own_frames_removed(trace: types.TracebackType | None) -> types.TracebackType | None:
-    """A traceback from where the program's own code begins."""
-    here = __file__
-    kept = trace
-    while kept is not None and kept.tb_frame.f_code.co_filename != here:
-        kept = kept.tb_next
-    while kept is not None and kept.tb_frame.f_code.co_filename == here:
-        kept = kept.tb_next
-    return kept or trace
+_OWN = str(Path(__file__).parent)
+"""Where wrappers of ours live: their frames stand between those of the program."""
+
+
+def without_own_frames(error: BaseException) -> BaseException:
+    """The error, and what it came from, with tracebacks that begin with the program's own code."""
+    seen: set[int] = set()
+    todo: list[BaseException | None] = [error]
+    while todo:
+        one = todo.pop()
+        if one is None or id(one) in seen:
+            continue
+        seen.add(id(one))
+        one.__traceback__ = _cleaned(one.__traceback__)
+        todo += [one.__cause__, one.__context__]
+    return error
+
+
+def _cleaned(trace: types.TracebackType | None) -> types.TracebackType | None:
+    kept = [t for t in _links(trace) if not t.tb_frame.f_code.co_filename.startswith(_OWN)]
+    if not kept:
+        return trace
+    for one, following in zip(kept, [*kept[1:], None], strict=True):
+        one.tb_next = following
+    return kept[0]
+
+
+def _links(trace: types.TracebackType | None) -> Iterator[types.TracebackType]:
+    while trace is not None:
+        yield trace
+        trace = trace.tb_next

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 from kinetoscope.capture.import_hook import after_import
 from kinetoscope.capture.options import CaptureOptions
-from kinetoscope.capture.program import Program, own_frames_removed
+from kinetoscope.capture.program import Program, without_own_frames
 from kinetoscope.capture.ranks import Place
 from kinetoscope.capture.session import EnoughError, Recording, Session
 from kinetoscope.capture.sharing import set_current
@@ -105,8 +105,8 @@ def _exit_code(code: Any) -> int:
 
 def _show(error: BaseException) -> None:
     sys.stdout.flush()
-    trace = own_frames_removed(error.__traceback__)
-    sys.excepthook(type(error), error.with_traceback(trace), trace)
+    without_own_frames(error)
+    sys.excepthook(type(error), error, error.__traceback__)
 
 
 class _ExitsWatched:

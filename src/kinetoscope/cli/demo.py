@@ -31,8 +31,9 @@ if TYPE_CHECKING:
 def command(folder: Path, no_torch: bool, no_color: bool) -> None:
     """Show the loop on an example: profile, diagnose, change one thing, verify.
 
-    With torch installed, a small program with a planted bottleneck is trained on the CPU, recorded,
-    diagnosed, fixed and measured again. Without torch, recordings of such a loop are used.
+    With torch installed, a small program with a planted bottleneck is trained on the CPU under
+    `kinetoscope run`, diagnosed, fixed and measured again. Without torch, recordings of such a loop
+    are used.
     """
     from kinetoscope.cli import output
     from kinetoscope.demo import walk as demo
@@ -77,7 +78,8 @@ def _diagnose(run: Run) -> tuple[Diagnosis, View]:
     from kinetoscope import viewdata
     from kinetoscope.engine import DiagnoseOptions, examine
 
-    options = DiagnoseOptions(real_step_ms=run.step_ms, source_root=run.trace.parent)
+    real = None if run.captured else run.step_ms
+    options = DiagnoseOptions(real_step_ms=real, source_root=run.trace.parent)
     found = examine([run.trace], options=options)
     view = viewdata.build(found.lead, found.ranks, found.diagnosis.findings)
     return found.diagnosis, view

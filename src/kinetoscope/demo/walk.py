@@ -11,10 +11,16 @@ from kinetoscope.result import Diagnosis, Finding
 
 @dataclass(frozen=True)
 class Run:
-    """One recording, and how long a step of the same program takes without the profiler."""
+    """One recording, and how long a step of the same program takes without the profiler.
+
+    Attributes:
+        step_ms: the step without the profiler, milliseconds.
+        captured: the recording holds that time itself, with its spread.
+    """
 
     trace: Path
     step_ms: float
+    captured: bool = False
 
     @property
     def step_ns(self) -> float:

@@ -1,7 +1,4 @@
-"""Train a small image classifier on the CPU. Something in it is slow.
-
-Prints the time of a step without the profiler, then records a few steps with it.
-"""
+"""Train a small image classifier on the CPU. Something in it is slow."""
 
 from __future__ import annotations
 
@@ -11,7 +8,6 @@ import time
 import numpy as np
 import torch
 from torch import nn
-from torch.profiler import ProfilerActivity, profile, schedule
 from torch.utils.data import DataLoader, Dataset
 
 
@@ -29,15 +25,14 @@ class Photos(Dataset):
 
 
 def read_file(index):
-    """Read a photograph; the disk takes three milliseconds for it."""
-    time.sleep(0.003)
+    """Read a photograph; the disk takes four milliseconds for it."""
+    time.sleep(0.004)
     return np.random.default_rng(index).random((3, 32, 32), dtype=np.float32)
 
 
 def augment(photo):
     """Blur and change the colours."""
-    for axis in (1, 2):
-        photo = (np.roll(photo, 1, axis) + photo + np.roll(photo, -1, axis)) / 3
+    photo = (np.roll(photo, 1, 2) + photo + np.roll(photo, -1, 2)) / 3
     return np.power(photo, 0.9).astype(np.float32)
 
 
@@ -64,37 +59,19 @@ def train_step(model, optimizer, batches):
 
 
 def main():
-    """Measure, then record."""
+    """Train until the steps are done."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--trace", default="trace.json.gz")
+    parser.add_argument("--steps", type=int, default=5000)
     args = parser.parse_args()
     torch.manual_seed(0)
     torch.set_num_threads(1)
     model = build_model()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    loader = DataLoader(Photos(), batch_size=16, num_workers=0)
+    loader = DataLoader(Photos(), batch_size=8, num_workers=0)
     batches = iter(loader)
-
-    for _ in range(10):
+    for _ in range(args.steps):
         train_step(model, optimizer, batches)
-    times = []
-    for _ in range(3):
-        start = time.perf_counter()
-        for _ in range(20):
-            train_step(model, optimizer, batches)
-        times.append((time.perf_counter() - start) / 20)
-    print(f"step_ms {1000 * sorted(times)[1]:.3f}")
-
-    with profile(
-        activities=[ProfilerActivity.CPU],
-        schedule=schedule(wait=1, warmup=2, active=8, repeat=1),
-        on_trace_ready=lambda prof: prof.export_chrome_trace(args.trace),
-        record_shapes=True,
-        with_stack=True,
-    ) as prof:
-        for _ in range(11):
-            train_step(model, optimizer, batches)
-            prof.step()
+    print(f"trained {args.steps} steps")
 
 
 if __name__ == "__main__":
