@@ -39,6 +39,7 @@ def saved(tmp_path: Path) -> Path:
         (["analyze", "x", "-o", "a.pdf"], 2, "no format for the suffix '.pdf'", ".json, .md"),
         (["analyze", "x", "-o", "/no/such/a.md"], 2, "there is no folder /no/such", "mkdir -p"),
         (["analyze", "/no/such.json"], 3, "/no/such.json", ""),
+        (["analyze", "-"], 3, "- does not exist", "save it to a file"),
         (["report", "/no/such.json"], 3, "/no/such.json: no such file", "-o result.json"),
         (["report", __file__], 3, "is not a saved result", "-o result.json"),
         (["rules", "XX999"], 2, "there is no rule XX999", "kinetoscope rules"),
@@ -135,3 +136,18 @@ def _seconds(words: list[str]) -> float:
     subprocess.run(words, check=True, capture_output=True)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
+def test_a_full_disk(saved: Path) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [*COMMAND, "report", str(saved)],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 2
+    assert "the output cannot be written: No space left" in done.stderr
+    assert "defect" not in done.stderr

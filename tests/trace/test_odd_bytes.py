@@ -258,3 +258,21 @@ class TestUnusable:
         with pytest.raises((FormatError, EmptyTraceError), match=r"trace\.json") as caught:
             read_bytes(content)
         assert caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("head", "what", "next_step"),
+    [
+        (b"PK\x03\x04" + b"\x00" * 30, "a zip archive", "Unpack it"),
+        ('{"traceEvents": []}'.encode("utf-16"), "text in UTF-16", "iconv"),
+        (b"\x80\x04}\x94.", "a Python pickle", "export_chrome_trace"),
+        (b"SQLite format 3\x00" + b"\x00" * 90, "a SQLite database", "export_chrome_trace"),
+        (b"<!DOCTYPE html><html></html>", "a web page", "Download the trace"),
+    ],
+)
+def test_other_files_are_named(tmp_path: Path, head: bytes, what: str, next_step: str) -> None:
+    path = tmp_path / "trace.json"
+    path.write_bytes(head)
+    with pytest.raises(FormatError, match=what) as caught:
+        read(path)
+    assert next_step in caught.value.hint

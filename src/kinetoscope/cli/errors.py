@@ -49,6 +49,9 @@ def _usage_hint(error: click.ClickException) -> str:
 def _os_error(error: OSError) -> int:
     if error.filename is None and error.errno in (errno.EPIPE, errno.EINVAL):
         return _broken_pipe()  # Windows says EINVAL
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) and error.filename is None:
+        say(f"error: the output cannot be written: {error.strerror}", "Free space, or use -o FILE.")
+        return USAGE
     if error.filename is None:
         return _unexpected(error)
     say(f"error: {error.filename}: {error.strerror}", "Check the path and its rights.")

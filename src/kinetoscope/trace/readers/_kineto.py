@@ -80,7 +80,8 @@ def _check_is_file(path: Path) -> None:
             "Folders of ranks are read with `kinetoscope analyze FOLDER`.",
         )
     if not path.exists():
-        raise InputNotFoundError(f"{path} does not exist.", "Check the path.")
+        hint = "Standard input is not read: save it to a file." if path.name == "-" else ""
+        raise InputNotFoundError(f"{path} does not exist.", hint or "Check the path.")
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from pathlib import Path
 from kinetoscope.errors import EmptyTraceError, FormatError
 from kinetoscope.trace.readers import _cutter
 from kinetoscope.trace.readers._cutter import Layout
+from kinetoscope.trace.readers._other_files import recognised
 from kinetoscope.trace.readers._repair import Repairs
 from kinetoscope.trace.readers._source import BLOCK, blocks
 
@@ -166,6 +167,8 @@ def _find_layout(path: Path, source: Iterator[bytes]) -> tuple[bytes, Layout]:
             "The profiler wrote nothing: was step() called often enough for the schedule, and "
             "did the program end before the export finished?",
         )
+    if other := recognised(text):
+        raise FormatError(f"{path} is not a profiler trace but {other[0]}.", other[1])
     raise FormatError(
         f'{path} is not a profiler trace: there is no "traceEvents" in it.',
         "Export one with torch.profiler's export_chrome_trace(), or pass the file it wrote.",
