@@ -20,8 +20,7 @@ _KNOWN: tuple[tuple[bytes, str, str], ...] = (
     (
         b"\x80",
         "a Python pickle, perhaps a memory snapshot",
-        "Pass the trace that torch.profiler's export_chrome_trace() wrote; pytorch.org/memory_viz "
-        "shows memory snapshots.",
+        "Pass the trace that torch.profiler's export_chrome_trace() wrote.",
     ),
     (b"<", "a web page or XML", "Download the trace itself, not the page that shows it."),
 )
