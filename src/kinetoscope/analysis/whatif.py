@@ -112,7 +112,6 @@ class WhatIf:
         top = max(*highs, middle) * slack
         return Gain(round(bottom, 3), round(middle, 3), round(top, 3), basis="replay")
 
-
     def _at_most(self, base: float, after: float) -> float:
         """Speed-up when all that the profiler does not explain is in what the change leaves.
 
