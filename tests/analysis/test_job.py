@@ -7,6 +7,7 @@ import pytest
 from kinetoscope.analysis import Analysis
 from kinetoscope.analysis.job import leading, waiting_lines, waits
 from kinetoscope.engine import diagnose_job
+from kinetoscope.metrics.budget import HOST_COLLECTIVE_LABEL
 from kinetoscope.metrics.intervals import measure
 from kinetoscope.rules.registry import all_rules
 from kinetoscope.testing import JobBuilder, TraceBuilder
@@ -119,3 +120,46 @@ def test_ranks_that_do_not_match_are_no_error(fill: object) -> None:
     result = diagnose_job(job.open(), all_rules())
     assert not [r for r in result.rules if r.status == "errored"]
     assert sum(line.ns for line in result.budget) == result.step.time_ns.mid
+
+
+def _on_processors(t: TraceBuilder, load: int, jitter: int) -> None:
+    """Load, multiply, and a Gloo all-reduce inside backward that ends 9.7 ms into the step."""
+    for step in range(6):
+        at, end = step * 10_000, 9_700 - jitter * (step % 3)
+        t.step(at, 10_000)
+        t.python("train.py(3): load", at + 10, load)
+        t.op("aten::mm", at + 10 + load, 2_000, dims=[[64, 64], [64, 64]])
+        begin = 2_020 + load
+        t.python("torch/autograd/graph.py(966): _engine_run_backward", at + begin, end - begin)
+        t.annotation("gloo:all_reduce", at + begin + 10, end - begin - 20, tid=3000)
+
+
+def _late_on_processors(jitter: int) -> JobBuilder:
+    job = JobBuilder(2, device=None)
+    _on_processors(job.rank(0), 1_000, jitter)
+    _on_processors(job.rank(1), 5_000, 0)
+    return job
+
+
+def test_a_straggler_is_named_without_devices_and_with_ends_that_scatter() -> None:
+    result = diagnose_job(_late_on_processors(1_600).open(), all_rules())
+    finding = next(f for f in result.findings if f.code == "CM406")
+    assert finding.message.startswith("Rank 1 arrives last")
+    assert finding.locations[0].function == "load"
+    # Of 10 ms, 4 ms are what rank 1 loads longer.
+    assert {e.name: e.value for e in finding.evidence}["excess_work"] == 4_000_000
+    assert finding.gain.mid == pytest.approx(10 / 6, rel=0.02)
+    assert not {"FW517", "PR915"} & {f.code for f in result.findings}
+
+
+def test_ends_far_apart_name_nobody() -> None:
+    result = diagnose_job(_late_on_processors(3_200).open(), all_rules())
+    assert "CM406" not in {f.code for f in result.findings}
+    assert "PR915" in {f.code for f in result.findings}
+
+
+def test_waiting_in_backward_for_a_collective_is_communication() -> None:
+    result = diagnose_job(_late_on_processors(0).open(), ())
+    lines = {line.label: line.ns for line in result.budget if line.class_ == "communication"}
+    # The late rank's all-reduce, 7.03 to 9.69 ms into the step.
+    assert lines == {HOST_COLLECTIVE_LABEL: pytest.approx(2_660_000, rel=0.01)}

@@ -14,9 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from kinetoscope.metrics.activity import Activity, Cause
+from kinetoscope.metrics.comm import cpu_collective_ranges
 from kinetoscope.metrics.device import DeviceActivity
 from kinetoscope.metrics.idle import LONGEST_LATENCY_NS, SHORT_GAP_NS, Gaps, IdlePieces
-from kinetoscope.metrics.intervals import clip, measure, overlaps, subtract, union
+from kinetoscope.metrics.intervals import clip, intersect, measure, overlaps, subtract, union
 from kinetoscope.metrics.step_time import StepTimes
 from kinetoscope.result.vocabulary import BudgetClass
 from kinetoscope.trace.kinds import CopyKind, Family, Kind
@@ -61,6 +62,7 @@ IDLE_LINES: dict[Cause, tuple[BudgetClass, str]] = {
 }
 BANDWIDTH_LABEL = "kernels limited by memory bandwidth"
 HOST_BANDWIDTH_LABEL = "operators limited by memory bandwidth"
+HOST_COLLECTIVE_LABEL = "collectives on the processor, or waiting in them"
 INPUT_LABEL = "preparing the input on the host"
 ROUNDTRIP_LABEL = "device-host round trip"
 
@@ -247,6 +249,10 @@ def _backward_lines(trace: Trace, activity: Activity, times: StepTimes, thread: 
             class_, label = IDLE_LINES[Cause(value)]
             lines.append(Line(class_, label, int(length[cause == value].sum()), host=True))
         left = subtract(left, union(found.start, found.end))
+    inside = clip(cpu_collective_ranges(trace), low, high)
+    waited = intersect(left, inside)
+    lines.append(Line("communication", HOST_COLLECTIVE_LABEL, measure(waited), host=True))
+    left = subtract(left, inside)
     lines.append(Line("framework", "autograd engine", measure(left), host=True))
     return lines
 

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kinetoscope.metrics.device import device_activity
-from kinetoscope.metrics.intervals import Coverage
+from kinetoscope.metrics.intervals import Coverage, Intervals, union
 from kinetoscope.trace.calltree import nearest
 from kinetoscope.trace.collective_names import collective_of, element_bytes
 from kinetoscope.trace.frames import is_ddp_range, is_fsdp_range, is_gradient_hook
@@ -121,7 +121,7 @@ def collectives(trace: Trace) -> Collectives:
     rows = rows_of(trace, Kind.COLLECTIVE)
     on_device = rows.size > 0
     if not on_device:
-        rows = _cpu_collectives(trace)
+        rows = cpu_collectives(trace)
     start = trace.column("ts_ns")[rows]
     end = start + trace.column("dur_ns")[rows]
     message, messages, seq = _messages(trace, rows)
@@ -138,11 +138,18 @@ def collectives(trace: Trace) -> Collectives:
     )
 
 
-def _cpu_collectives(trace: Trace) -> IntArray:
+def cpu_collectives(trace: Trace) -> IntArray:
     """Ranges in which a CPU backend works; `c10d::*` around them only hand the work over."""
     rows = rows_of(trace, Kind.HOST_COLLECTIVE)
     cpu = np.array([n.startswith(("gloo:", "mpi:", "ucc:")) for n in trace.names], dtype=bool)
     return rows[cpu[trace.column("name_id")[rows]]] if rows.size else rows
+
+
+def cpu_collective_ranges(trace: Trace) -> Intervals:
+    """Time in which a CPU backend (Gloo) works or waits for other ranks, on its own threads."""
+    rows = cpu_collectives(trace)
+    ts = trace.column("ts_ns")[rows]
+    return union(ts, ts + trace.column("dur_ns")[rows])
 
 
 def _messages(trace: Trace, rows: IntArray) -> tuple[IntArray, tuple[Message, ...], IntArray]:

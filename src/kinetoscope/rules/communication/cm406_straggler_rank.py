@@ -68,7 +68,9 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
     if last < options.min_last or caused[worst] < options.min_blame * max(int(caused.sum()), 1):
         return
     least = int(max(options.min_share * slow.step_ns, options.min_explained * late))
-    more = excess(slow, others, least) if late >= options.min_share * slow.step_ns else None
+    # What is shorter than the error of the common clock says nothing about who was late.
+    worth = max(options.min_share * slow.step_ns, matches.residual_ns)
+    more = excess(slow, others, least) if late >= worth else None
     if more is None:
         return
     yield Hit(
