@@ -20,6 +20,7 @@ from kinetoscope.analysis.job import leading
 from kinetoscope.analysis.profile import profile
 from kinetoscope.errors import UsageError
 from kinetoscope.metrics.device import device_timeline
+from kinetoscope.metrics.hardware import Peaks
 from kinetoscope.result import (
     SCHEMA_VERSION,
     DeviceInfo,
@@ -51,6 +52,7 @@ class DiagnoseOptions:
         real_step_ms: unprofiled step time, ms; pins the profiling overhead.
         source_root: folder with the program's sources, for exact lines and snippets.
         preview: run rules that no recording has proved yet.
+        device_peaks: what the devices can do, in place of the tables' entry.
     """
 
     select: tuple[str, ...] = ()
@@ -58,6 +60,7 @@ class DiagnoseOptions:
     real_step_ms: float | None = None
     source_root: Path | None = None
     preview: bool = False
+    device_peaks: Peaks | None = None
 
 
 @dataclass(frozen=True)
@@ -171,7 +174,15 @@ def _analyses(job: Job, options: DiagnoseOptions) -> tuple[Analysis, ...]:
     real = options.real_step_ms
     real_ns = round(real * 1e6) if real is not None else None
     analyses = tuple(
-        Analysis(trace, options_for(trace, real_step_ns=real_ns, source_root=options.source_root))
+        Analysis(
+            trace,
+            options_for(
+                trace,
+                real_step_ns=real_ns,
+                source_root=options.source_root,
+                device_peaks=options.device_peaks,
+            ),
+        )
         for trace in job.traces
     )
     for analysis in analyses:

@@ -6,13 +6,16 @@ import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from kinetoscope.capture.session import Recording
 from kinetoscope.errors import InputError, KinetoscopeError
 from kinetoscope.result import Diagnosis
+
+if TYPE_CHECKING:
+    from kinetoscope.metrics.hardware import Peaks
 
 TRACE_SUFFIXES = (".trace.json.gz", ".pt.trace.json.gz", ".json.gz")
 """An output with one of these is the recording itself."""
@@ -100,7 +103,9 @@ def _add_light(facts: dict[str, Any], light: Path) -> None:
             window["step_ns"] = analysis.step_ns
 
 
-def diagnose_capture(traces: Sequence[Path], root: Path | None = None) -> Diagnosis:
+def diagnose_capture(
+    traces: Sequence[Path], root: Path | None = None, *, device_peaks: Peaks | None = None
+) -> Diagnosis:
     """Diagnose what a capture recorded.
 
     Raises:
@@ -108,7 +113,8 @@ def diagnose_capture(traces: Sequence[Path], root: Path | None = None) -> Diagno
     """
     from kinetoscope.engine import DiagnoseOptions, diagnose
 
-    return diagnose(list(traces), options=DiagnoseOptions(source_root=root))
+    options = DiagnoseOptions(source_root=root, device_peaks=device_peaks)
+    return diagnose(list(traces), options=options)
 
 
 def is_trace_output(name: str) -> bool:

@@ -88,6 +88,28 @@ def test_a_given_step_time_closes_the_bracket(trace: Path, capsys: Capture) -> N
     assert time["mid"] == pytest.approx(9_500_000, rel=0.001)
 
 
+def test_peaks_of_a_device_come_from_a_file(tmp_path: Path, capsys: Capture) -> None:
+    builder = TraceBuilder(device="Imaginary X1")
+    for step in range(4):
+        at = step * 1_000
+        builder.step(at, 990)
+        builder.op("aten::add", at + 10, 12, dims=[[8192, 8192], [8192, 8192], []])
+        builder.kernel("elementwise_kernel", at + 30, 900, launch_at=at + 14)
+        builder.sync(at + 40, 900)
+    trace, peaks = builder.write(tmp_path / "t.json"), tmp_path / "x1.toml"
+    peaks.write_text('name = "X1"\nbandwidth_gbps = 1000\n[tflops]\nfp32 = 10\n')
+    words = ["analyze", str(trace), "--format", "json", "--select", "MM311"]
+    assert run(words) == 0
+    assert not json.loads(capsys.readouterr().out)["findings"]
+    assert run([*words, "--device-peaks", str(peaks)]) == 0
+    assert [f["code"] for f in json.loads(capsys.readouterr().out)["findings"]] == ["MM311"]
+    peaks.write_text("bandwidth_gbps = 1000\n")
+    assert run([*words, "--device-peaks", str(peaks)]) == 3
+    message = capsys.readouterr().err
+    assert "x1.toml" in message
+    assert "`tflops`" in message
+
+
 def test_what_to_record_is_said(tmp_path: Path, capsys: Capture) -> None:
     path = TraceBuilder().op("aten::mm", 0, 50).op("aten::mm", 60, 50).write(tmp_path / "t.json")
     assert run(["analyze", str(path)]) == 0

@@ -9,6 +9,7 @@ from kinetoscope.analysis.core import Analysis
 from kinetoscope.analysis.locate import Locator
 from kinetoscope.analysis.measured import AnalysisOptions
 from kinetoscope.analysis.recorded_lines import hottest
+from kinetoscope.metrics.hardware import Peaks
 from kinetoscope.result import CaptureInfo, Evidence, Finding, Location, NsRange, WindowInfo
 from kinetoscope.trace.captured import Sampled, Sidecar
 from kinetoscope.trace.frames import Frame
@@ -25,17 +26,24 @@ _WORKER_CODES = ("DL101", "DL102", "DL108", "DL111", "DL116")
 
 
 def options_for(
-    trace: Trace, *, real_step_ns: int | None, source_root: Path | None
+    trace: Trace,
+    *,
+    real_step_ns: int | None,
+    source_root: Path | None,
+    device_peaks: Peaks | None = None,
 ) -> AnalysisOptions:
     """What is known better than the trace: by the caller, else by the capture's baseline."""
     captured = trace.sidecar
     if real_step_ns is not None or captured is None or captured.baseline is None:
-        return AnalysisOptions(real_step_ns=real_step_ns, source_root=source_root)
+        return AnalysisOptions(
+            real_step_ns=real_step_ns, source_root=source_root, device_peaks=device_peaks
+        )
     base = captured.baseline
     return AnalysisOptions(
         real_step_ns=base.step_ns,
         real_range=NsRange(base.low_ns, base.step_ns, base.high_ns),
         source_root=source_root,
+        device_peaks=device_peaks,
     )
 
 

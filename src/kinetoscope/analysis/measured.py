@@ -11,10 +11,13 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 import numpy as np
 
 from kinetoscope.metrics.activity import Activity, Cause, host_activity, node_causes
+from kinetoscope.metrics.cost import kernel_costs
 from kinetoscope.metrics.coverage import Coverage, launch_coverage
 from kinetoscope.metrics.device import DeviceActivity, device_activity
+from kinetoscope.metrics.hardware import Peaks, peaks_of
 from kinetoscope.metrics.idle import Gaps, IdlePieces, explain, find_gaps
 from kinetoscope.metrics.intervals import Intervals, clip, empty, intersect, measure, union
+from kinetoscope.metrics.roofline import Roofline, roofline
 from kinetoscope.metrics.step_time import StepTimes, step_times
 from kinetoscope.metrics.stretches import HostTime, host_time
 from kinetoscope.metrics.waits import Waits, host_waits
@@ -40,11 +43,13 @@ class AnalysisOptions:
         real_step_ns: unprofiled step time, ns; pins the profiling overhead.
         real_range: the same with its own spread, when it was measured.
         source_root: folder with the program's sources.
+        device_peaks: what the recording's devices can do, in place of the tables' entry.
     """
 
     real_step_ns: int | None = None
     real_range: NsRange | None = None
     source_root: Path | None = None
+    device_peaks: Peaks | None = None
 
 
 @dataclass
@@ -119,6 +124,18 @@ class Measured:
     def device(self) -> DeviceActivity | None:
         """The busiest device; None for a host-only trace."""
         return max(self.devices, key=lambda d: measure(d.busy), default=None)
+
+    @cached_property
+    def peaks(self) -> Peaks | None:
+        """Peaks of the busiest device; None when neither user nor header says what it is."""
+        if self.device is None:
+            return None
+        return self.options.device_peaks or peaks_of(self.trace.header, self.device.device)
+
+    @cached_property
+    def roof(self) -> Roofline:
+        """Bound and efficiency of every kernel against the peaks of the busiest device."""
+        return roofline(self.trace, self.peaks, costs=self.get(kernel_costs))
 
     @cached_property
     def gaps(self) -> Gaps:

@@ -48,6 +48,7 @@ without events, 4 analysed but the input was damaged (1 wins over 4).
     metavar="DIR",
     help="Folder with the sources of the recorded program: shows lines of code.",
 )
+@options.device_peaks
 @click.option("--preview", is_flag=True, help="Run rules too that no recording has proved yet.")
 def command(
     paths: tuple[str, ...],
@@ -61,6 +62,7 @@ def command(
     fail_on: str,
     real_step_ms: float | None,
     source_root: Path | None,
+    device_peaks: Path | None,
     preview: bool,
 ) -> int:
     """Say why a recording is slow, and what to change.
@@ -73,6 +75,7 @@ def command(
 
     files = output.check_outputs(outputs, paths)
     from kinetoscope.engine import DiagnoseOptions, examine
+    from kinetoscope.metrics.hardware import load_peaks
 
     chosen = DiagnoseOptions(
         select=options.split_codes(select),
@@ -80,6 +83,7 @@ def command(
         real_step_ms=real_step_ms,
         source_root=source_root,
         preview=preview,
+        device_peaks=load_peaks(device_peaks) if device_peaks else None,
     )
     shown = output.stdout_options(no_color=no_color, all_findings=all_findings, verbose=verbose)
     with progress() as update:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -53,6 +54,16 @@ def fail_on(function: F) -> F:
         default="never",
         show_default=True,
         help="Exit with 1 when a finding is at least this severe.",
+    )(function)
+
+
+def device_peaks(function: F) -> F:
+    """Add `--device-peaks`."""
+    return click.option(
+        "--device-peaks",
+        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        metavar="FILE",
+        help="TOML file with the peak rates of the device, for one that Kinetoscope does not know.",
     )(function)
 
 

@@ -56,6 +56,7 @@ Outputs: .json .md .html .txt are results, .json.gz is the recording itself.
     show_default=True,
     help="Under torchrun: the ranks to capture, such as 0,1.",
 )
+@options.device_peaks
 @click.option("--all-findings", is_flag=True, help="Show every finding, not five.")
 @click.option("--verbose", is_flag=True, help="Show all evidence, places and rules.")
 @click.option("--no-color", is_flag=True, help="No colours; NO_COLOR does the same.")
@@ -69,6 +70,7 @@ def command(
     max_size: str,
     stop_after: bool,
     ranks: str,
+    device_peaks: Path | None,
     all_findings: bool,
     verbose: bool,
     no_color: bool,
@@ -90,6 +92,7 @@ def command(
     place = Place.here().led_by(chosen_ranks)
     what = Program(program, arguments, module=as_module)
     results, traces = run_result.check(outputs)
+    peaks = run_result.given_peaks(device_peaks)
     chosen = CaptureOptions(
         budget_s=options.parse_time(budget),
         size_bytes=options.parse_size(max_size),
@@ -105,6 +108,7 @@ def command(
         quiet=quiet,
         name=what.name,
         ranks=place.recording(chosen_ranks),
+        device_peaks=peaks,
     )
     if not place.captures(chosen_ranks):
         return run_alone(what)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from kinetoscope.capture.ranks import Place
     from kinetoscope.capture.running import Ending
     from kinetoscope.capture.session import Recording
+    from kinetoscope.metrics.hardware import Peaks
     from kinetoscope.result import Diagnosis
 
 
@@ -33,6 +34,7 @@ class Shown:
     ranks: tuple[int, ...] = ()
     name: str = "program"
     root: Path | None = None
+    device_peaks: Peaks | None = None
 
 
 def check(outputs: Sequence[str]) -> tuple[list[tuple[Path, str]], list[Path]]:
@@ -52,6 +54,19 @@ def check(outputs: Sequence[str]) -> tuple[list[tuple[Path, str]], list[Path]]:
                 hint=f"mkdir -p {path.parent}",
             )
     return output.check_outputs([n for n in outputs if not is_trace_output(n)]), traces
+
+
+def given_peaks(path: Path | None) -> Peaks | None:
+    """Read `--device-peaks` before the program runs.
+
+    Raises:
+        FormatError: not such a file.
+    """
+    if path is None:
+        return None
+    from kinetoscope.metrics.hardware import load_peaks
+
+    return load_peaks(path)
 
 
 def finish(recording: Recording, ending: Ending, place: Place, shown: Shown) -> None:
@@ -90,7 +105,7 @@ def _tell(traces: list[Path], place: Place, shown: Shown) -> None:
     from kinetoscope import profiling
     from kinetoscope.capture import gathering
 
-    result = profiling.diagnose_capture(traces, shown.root)
+    result = profiling.diagnose_capture(traces, shown.root, device_peaks=shown.device_peaks)
     kept = {str(trace): trace.name for trace in traces}
     if shown.traces and not place.many:
         kept = {str(traces[0]): str(shown.traces[0])}

@@ -11,7 +11,6 @@ import numpy.typing as npt
 from kinetoscope.analysis import Analysis
 from kinetoscope.metrics.cost import kernel_costs
 from kinetoscope.metrics.device_ops import DeviceOps, device_ops
-from kinetoscope.metrics.hardware import peaks_of
 from kinetoscope.metrics.intervals import Coverage, Intervals, measure, union
 from kinetoscope.metrics.loops import Loop
 from kinetoscope.replay import Change
@@ -183,8 +182,7 @@ def batched_ns(
     one, repeats = work.ns[keep].astype(np.float64), times.astype(np.float64)
     all_of_them = one * repeats
     guess = np.where(one > _LARGE_NS, all_of_them, np.maximum(one, 0.25 * all_of_them))
-    device = analysis.device
-    peaks = peaks_of(analysis.trace.header, device.device) if device else None
+    peaks = analysis.peaks
     costs = analysis.get(kernel_costs)
     if peaks is not None and analysis.has("shapes") and keep.size and costs.rows.size:
         rows = work.rows[keep]

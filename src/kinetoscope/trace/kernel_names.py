@@ -11,7 +11,7 @@ import re
 
 from kinetoscope.trace.kinds import Family
 
-__all__ = ["kernel_family"]
+__all__ = ["is_persistent_kernel", "is_split_k", "kernel_family"]
 
 _TABLE: tuple[tuple[Family, str], ...] = (
     # Inductor names its kernels triton_{poi,red,per,tem,for}_fused_...
@@ -160,3 +160,25 @@ def _without_arguments(name: str) -> str:
         ):
             return text[: match.start()]
     return text
+
+
+_PERSISTENT = re.compile(
+    # nvjet and CUTLASS's warp-specialised kernels run one block a multiprocessor and loop over
+    # tiles; stream-K, FlashAttention 3 and cooperative RNN kernels do so too.
+    r"persist|stream_?k|nvjet|warp_?specialized|gmma\w*_ws|cooperative|nccl|rccl|flash.*[Ss]m(90|100)"
+    r"|FlashAttnFwdSm90|\bSK\d|_SK\d|_StreamK|deep_gemm",
+    re.IGNORECASE,
+)
+
+
+def is_persistent_kernel(name: str) -> bool:
+    """Kernels that launch about one block a multiprocessor on purpose."""
+    return _PERSISTENT.search(name) is not None
+
+
+_SPLIT_K = re.compile(r"split_?k|_splitK|reduce_1Block|gemvNSP|gemv", re.IGNORECASE)
+
+
+def is_split_k(name: str) -> bool:
+    """Products whose inner dimension several blocks share, and their reductions."""
+    return _SPLIT_K.search(name) is not None

@@ -29,7 +29,6 @@ from kinetoscope.trace.trace import IntArray
 from kinetoscope.viewdata.boxes import BoolArray
 from kinetoscope.viewdata.names import shorten
 from kinetoscope.viewdata.pack import pack
-from kinetoscope.viewdata.tables import trace_roofline
 
 MOST_POINTS = 120
 MOST_STEPS = 5_000
@@ -101,7 +100,7 @@ def _found_empty(analysis: Analysis, rows: IntArray, issued: IntArray) -> BoolAr
 
 def roofline_view(analysis: Analysis) -> RooflineView:
     """Kernels by name against the device's peaks."""
-    roof: Roofline = analysis.get(trace_roofline)
+    roof = analysis.roof
     if roof.costs.rows.size == 0:
         return _no_roofline("No kernel was recorded: the roofline needs a device.")
     if roof.peaks is None:

@@ -6,14 +6,12 @@ import numpy as np
 import numpy.typing as npt
 
 from kinetoscope.analysis import Analysis
-from kinetoscope.metrics.device import device_activity
-from kinetoscope.metrics.hardware.lookup import peaks_of
 from kinetoscope.metrics.intervals import clip, measure
-from kinetoscope.metrics.roofline import Bound, Roofline, roofline
+from kinetoscope.metrics.roofline import Bound
 from kinetoscope.result.view import Cell, Table, TableColumn
 from kinetoscope.trace.kinds import DEVICE_WORK, Family, Kind
 from kinetoscope.trace.links import rows_of
-from kinetoscope.trace.trace import IntArray, Trace
+from kinetoscope.trace.trace import IntArray
 from kinetoscope.viewdata.names import shorten
 
 FloatArray = npt.NDArray[np.float64]
@@ -26,13 +24,6 @@ _CALLS = TableColumn("calls", "count", "How often it ran in a step, on average."
 def device_rows(analysis: Analysis) -> IntArray:
     """Device work of the step window, in time order."""
     return analysis.in_window(rows_of(analysis.trace, *DEVICE_WORK))
-
-
-def trace_roofline(trace: Trace) -> Roofline:
-    """The roofline against the peaks of the busiest device; for `Analysis.get`."""
-    devices = device_activity(trace)
-    busiest = max(devices, key=lambda d: measure(d.busy)).device if devices else 0
-    return roofline(trace, peaks_of(trace.header, busiest))
 
 
 def operators(analysis: Analysis) -> Table:
@@ -194,7 +185,7 @@ def kernels(analysis: Analysis) -> Table:
 
 def _limits(analysis: Analysis, size: int) -> tuple[list[str], FloatArray]:
     """What bounds most of each kernel's time, and its mean efficiency (-1: unknown)."""
-    roof = analysis.get(trace_roofline)
+    roof = analysis.roof
     trace = analysis.trace
     name = trace.column("name_id")[roof.costs.rows].astype(np.int64)
     duration = trace.column("dur_ns")[roof.costs.rows].astype(np.float64)

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import numpy.typing as npt
 
 from kinetoscope.analysis import Analysis
 from kinetoscope.metrics.device_ops import DeviceOps, device_ops
-from kinetoscope.metrics.hardware import Peaks, peaks_of
+from kinetoscope.metrics.hardware import Peaks
 from kinetoscope.metrics.intervals import Intervals, union
 from kinetoscope.result import Location
+from kinetoscope.trace.kernel_names import is_persistent_kernel
+from kinetoscope.trace.kinds import Kind
+from kinetoscope.trace.op_names import short_name
 from kinetoscope.trace.trace import IntArray
 
 KERNEL_FLOOR_NS = 2_500
@@ -18,9 +23,7 @@ KERNEL_FLOOR_NS = 2_500
 
 def peaks(analysis: Analysis) -> Peaks | None:
     """Peaks of the busiest device; None when the header does not say what it is."""
-    if analysis.device is None:
-        return None
-    return peaks_of(analysis.trace.header, analysis.device.device)
+    return analysis.peaks
 
 
 def busy_share(analysis: Analysis, rows: IntArray) -> float:
@@ -91,3 +94,62 @@ def _step_frames(analysis: Analysis, rows: IntArray) -> IntArray:
             break
         frames = np.unique(np.where(short, up, frames))
     return np.asarray(tree.rows[frames], dtype=np.int64)
+
+
+def alone(analysis: Analysis, rows: IntArray) -> npt.NDArray[np.bool_]:
+    """Which device events share the device with no other kernel or collective.
+
+    The length of a kernel that shares the multiprocessors says little about the kernel.
+    """
+    every = analysis.rows(Kind.KERNEL, Kind.COLLECTIVE)
+    start = analysis.trace.column("ts_ns")[every]
+    end = start + analysis.trace.column("dur_ns")[every]
+    device = analysis.trace.column("device")[every]
+    shared = np.zeros(every.size, dtype=bool)
+    for index in np.unique(device):
+        mine = np.flatnonzero(device == index)
+        reached = np.maximum.accumulate(end[mine])
+        shared[mine[1:]] |= start[mine[1:]] < reached[:-1]
+        shared[mine[:-1]] |= start[mine[1:]] < end[mine[:-1]]
+    at = np.minimum(np.searchsorted(every, rows), max(every.size - 1, 0))
+    return np.asarray(~shared[at]) if every.size else np.ones(rows.size, dtype=bool)
+
+
+def named_so(
+    analysis: Analysis, rows: IntArray, test: Callable[[str], bool]
+) -> npt.NDArray[np.bool_]:
+    """Which of the events have a name that passes the test, asked once for each distinct name."""
+    ids, which = np.unique(analysis.trace.column("name_id")[rows], return_inverse=True)
+    names = analysis.trace.names
+    return np.fromiter((test(names[i]) for i in ids), bool, ids.size)[which]
+
+
+def persistent(analysis: Analysis, rows: IntArray) -> npt.NDArray[np.bool_]:
+    """Which of the kernels launch about one block a multiprocessor on purpose."""
+    return named_so(analysis, rows, is_persistent_kernel)
+
+
+def multiprocessors(analysis: Analysis) -> int:
+    """Multiprocessors of the busiest device; 0 when neither header nor tables know."""
+    if analysis.device is None:
+        return 0
+    entries = analysis.trace.header.devices
+    entry = next((d for d in entries if d.id == analysis.device.device), None)
+    if entry is not None and entry.multiprocessors:
+        return entry.multiprocessors
+    return (analysis.peaks.multiprocessors or 0) if analysis.peaks else 0
+
+
+def heaviest_op(analysis: Analysis, work: DeviceOps, which: IntArray) -> str:
+    """Short name of the operator with most time among these events; "" when unknown."""
+    ids = np.where(work.op[which] >= 0, analysis.trace.column("name_id")[work.op[which]], -1)
+    known = ids >= 0
+    if not known.any():
+        return ""
+    total = np.bincount(ids[known], weights=work.ns[which][known])
+    return short_name(analysis.trace.names[int(total.argmax())])
+
+
+def positions(work: DeviceOps, rows: IntArray) -> IntArray:
+    """Positions of event-table rows among the device events; all must be there."""
+    return np.searchsorted(work.rows, rows)

@@ -27,7 +27,7 @@ import numpy as np
 from kinetoscope.analysis import Analysis
 from kinetoscope.metrics.device_ops import DeviceOps, args_of
 from kinetoscope.metrics.hardware import Peaks
-from kinetoscope.metrics.roofline import Roofline, roofline
+from kinetoscope.metrics.roofline import Roofline
 from kinetoscope.replay import Change
 from kinetoscope.result import Evidence, Fix, Gain
 from kinetoscope.result.finding import NO_GAIN
@@ -78,7 +78,7 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
     if rows.size == 0 or share < options.min_share:
         return
     device = peaks(analysis)
-    roof = roofline(analysis.trace, device)
+    roof = analysis.roof
     name = work.op_name(int(top[0]))
     if device is not None and name in _SORTS:
         efficiency, gain = _sorting(analysis, options, device, (work, top))

@@ -8,7 +8,6 @@ import numpy as np
 import numpy.typing as npt
 
 from kinetoscope.analysis import Analysis
-from kinetoscope.metrics.hardware.lookup import peaks_of
 from kinetoscope.metrics.intervals import Intervals, clip, intersect, measure
 from kinetoscope.metrics.ownership import TO_DEVICE
 from kinetoscope.metrics.transfers import Transfers
@@ -64,9 +63,7 @@ def pinned_speed(analysis: Analysis, copies: Transfers) -> tuple[float, bool]:
     timed = (copies.kind == CopyKind.H2D_PINNED) & (copies.bytes >= _TIMED_BYTES)
     if timed.any():
         return float(np.median(copies.bytes[timed] / np.maximum(copies.ns[timed], 1)) * 1e9), True
-    device = analysis.device.device if analysis.device else 0
-    peaks = peaks_of(analysis.trace.header, device)
-    known = peaks.h2d_gbps if peaks else None
+    known = analysis.peaks.h2d_gbps if analysis.peaks else None
     return (known * 1e9 if known else USUAL_H2D_BYTES_PER_S), False
 
 

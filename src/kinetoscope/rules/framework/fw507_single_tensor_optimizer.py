@@ -29,7 +29,6 @@ import numpy.typing as npt
 
 from kinetoscope.analysis import Analysis
 from kinetoscope.metrics.cost import kernel_costs
-from kinetoscope.metrics.hardware import peaks_of
 from kinetoscope.metrics.intervals import measure
 from kinetoscope.replay import Change
 from kinetoscope.result import Evidence, Fix, Location
@@ -194,8 +193,7 @@ def _kernels(analysis: Analysis, found: OptimizerSteps) -> tuple[IntArray, IntAr
 def _traffic_ns(analysis: Analysis, rows: IntArray) -> npt.NDArray[np.float64]:
     """Time of each event's traffic at the device's bandwidth; half its duration when unknown."""
     ns = analysis.trace.column("dur_ns")[rows].astype(np.float64)
-    device = analysis.device
-    peaks = peaks_of(analysis.trace.header, device.device) if device else None
+    peaks = analysis.peaks
     costs = analysis.get(kernel_costs)
     if peaks is None or not analysis.has("shapes") or not costs.rows.size:
         return np.asarray(ns / 2)

@@ -1,0 +1,125 @@
+"""The rules about grids and rooflines: what they count, what they leave alone, gains by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kinetoscope.analysis import Analysis, AnalysisOptions
+from kinetoscope.metrics.hardware import Peaks
+from kinetoscope.metrics.launch_shape import launch_shapes
+from kinetoscope.metrics.precision import Math
+from kinetoscope.rules.api import Hit
+from kinetoscope.rules.registry import all_rules
+from kinetoscope.testing import TraceBuilder
+
+RULES = {rule.code: rule for rule in all_rules()}
+BF16 = "c10::BFloat16"
+
+
+def _hits(code: str, t: TraceBuilder, options: AnalysisOptions | None = None) -> tuple[Hit, ...]:
+    outcome = RULES[code].run(Analysis(t.read(), options or AnalysisOptions()))
+    assert outcome.status != "errored", outcome.reason
+    return outcome.hits
+
+
+def _value(hit: Hit, name: str) -> float | int | str:
+    return next(e.value for e in hit.evidence if e.name == name)
+
+
+def _one_kernel(name: str, dur: float, **more: Any) -> TraceBuilder:
+    """One operator with one kernel in each of four steps of 2 ms, waited for."""
+    op, dims, types = more.pop("op"), more.pop("dims"), more.pop("types", None)
+    strides, concrete = more.pop("strides", None), more.pop("concrete", None)
+    t = TraceBuilder(device=more.pop("device", "NVIDIA H200"))
+    for step in range(4):
+        at = step * 2_000
+        t.step(at, 2_000)
+        t.op(op, at + 10, 16, dims=dims, types=types, strides=strides, concrete=concrete)
+        t.kernel(name, at + 30, dur, launch_at=at + 14, **more)
+        t.sync(at + 40, dur)
+    return t
+
+
+def test_blocks_for_a_quarter_of_the_device_gain_half_of_the_rest() -> None:
+    t = _one_kernel("reduce_kernel", 1_600, op="aten::sum", dims=[[64, 65_536]], grid=(33, 1, 1))
+    (hit,) = _hits("CP203", t)
+    assert _value(hit, "multiprocessors_used") == 0.25
+    # 33 of 132 multiprocessors: half of the idle 75 % of 1600 us is 600 us of a 2 ms step.
+    assert hit.gain.mid == pytest.approx(2_000 / 1_400, rel=0.01)
+    assert hit.gain.low == 1.0
+
+
+def test_a_kernel_beside_another_says_nothing_about_its_grid() -> None:
+    t = _one_kernel("reduce_kernel", 1_600, op="aten::sum", dims=[[64, 65_536]], grid=(33, 1, 1))
+    for step in range(4):
+        t.kernel("gemm", step * 2_000 + 100, 1_500, stream=9, launch_at=step * 2_000 + 20)
+    assert not _hits("CP203", t)
+
+
+def test_a_slow_product_gains_half_of_what_a_good_kernel_would() -> None:
+    n = 4_096
+    t = _one_kernel(
+        "ampere_bf16_s16816gemm", 1_600, op="aten::mm", dims=[[n, n], [n, n]], types=[BF16, BF16]
+    )
+    (hit,) = _hits("CP205", t)
+    # 2 x 4096^3 FLOP at 989.4 TFLOP/s are 138.9 us of 1600; good kernels need 138.9 / 0.8 us.
+    assert _value(hit, "roofline_efficiency") == pytest.approx(0.0868, abs=0.001)
+    good = 138.9 / 0.8 / 0.85 + 3
+    assert hit.gain.mid == pytest.approx(2_000 / (2_000 - (1_600 - good) / 2), rel=0.02)
+
+
+@pytest.mark.parametrize(("blocks", "fires"), [(144, True), (132, False), (264, False)])
+def test_waves_come_from_the_occupancy(blocks: int, fires: bool) -> None:
+    per_sm: dict[str, Any] = {"blocks per SM": blocks / 132}
+    t = _one_kernel(
+        "ampere_sgemm_128x128_nn", 1_600, op="aten::mm", dims=[[2048, 2048], [2048, 2048]],
+        grid=(blocks, 1, 1), occupancy=12.5, **per_sm,
+    )  # fmt: skip
+    # 12.5 % of 64 warps is one block of 8 warps: 132 blocks at a time.
+    assert set(launch_shapes(t.read()).resident) == ({1.0} if blocks >= 132 else {-1.0})
+    hits = _hits("CP213", t)
+    assert bool(hits) == fires
+    if fires:
+        # 144 blocks take two waves: 1 - 1.0909 / 2 of the time is the tail, half of it likely.
+        tail = 1_600 * (1 - 144 / 132 / 2)
+        assert hits[0].gain.mid == pytest.approx(2_000 / (2_000 - tail / 2), rel=0.01)
+
+
+def test_a_transposed_operand_explains_slow_traffic() -> None:
+    shape = [8_192, 8_192]
+
+    def adding(second: list[int]) -> TraceBuilder:
+        return _one_kernel(
+            "elementwise_kernel", 1_600, op="aten::add", dims=[shape, shape, []],
+            strides=[[8_192, 1], second, []], grid=(1_056, 1, 1),
+        )  # fmt: skip
+
+    (hit,) = _hits("MM312", adding([1, 8_192]))
+    # Two tensors read and one written, 805 MB, at 0.65 of 4.8 TB/s: 258 us.
+    assert hit.gain.mid == pytest.approx(2_000 / (2_000 - 1_600 + 258), rel=0.01)
+    assert not _hits("MM312", adding([8_192, 1]))
+
+
+def test_peaks_of_the_user_stand_in_for_a_device_that_nobody_knows() -> None:
+    t = _one_kernel(
+        "vectorized_elementwise_kernel", 1_600, op="aten::add",
+        dims=[[8_192, 8_192], [8_192, 8_192], []], device="Imaginary X1",
+    )  # fmt: skip
+    assert not _hits("MM311", t)
+    mine = Peaks(name="X1", tflops={Math.FP32: 10.0}, bandwidth_gbps=600.0)
+    (hit,) = _hits("MM311", t, AnalysisOptions(device_peaks=mine))
+    assert _value(hit, "achieved") == pytest.approx(3 * 8_192**2 * 4 / 1.6e-3, rel=0.01)
+    assert hit.gain.basis == "none"
+
+
+def test_a_sort_before_adding_is_named() -> None:
+    t = _one_kernel(
+        "indexing_backward_kernel", 1_600, op="aten::index_put_",
+        dims=[[100_000, 64], [], [200_000, 64], []], concrete=["", "", "", "True"],
+    )  # fmt: skip
+    (hit,) = _hits("CP216", t)
+    assert "index_add_" in hit.fix.summary
+    # Read, read again and write 51.2 MB at a quarter of 4.8 TB/s: 128 us.
+    assert hit.gain.mid == pytest.approx(2_000 / (2_000 - 1_600 + 128), rel=0.02)
