@@ -14,5 +14,13 @@ from zoo.programs import (  # noqa: F401
     serving,
     speech,
     tabular,
+    unseen_compile,
+    unseen_compute,
+    unseen_data,
+    unseen_framework,
+    unseen_healthy,
+    unseen_infer,
+    unseen_memory,
+    unseen_ranks,
     vision,
 )
