@@ -18,6 +18,7 @@ from kinetoscope.analysis.captured import (
 )
 from kinetoscope.analysis.job import leading
 from kinetoscope.analysis.profile import profile
+from kinetoscope.analysis.variation import variation, variation_notes
 from kinetoscope.errors import UsageError
 from kinetoscope.metrics.device import device_timeline
 from kinetoscope.metrics.hardware import Peaks
@@ -143,7 +144,8 @@ def examine_job(
     findings = with_compile_lines(lead, with_worker_lines(lead, findings))
     lines = budget(lead)
     step_time = lead.step_time
-    notes = (*capture_notes(lead.trace), *notes_for(lead, job))
+    spread = variation(lead)
+    notes = (*capture_notes(lead.trace), *notes_for(lead, job), *variation_notes(spread))
     diagnosis = Diagnosis(
         schema_version=SCHEMA_VERSION,
         kinetoscope=kinetoscope.__version__,
@@ -154,6 +156,7 @@ def examine_job(
             source=lead.trace.steps.source,
             time_ns=step_time,
             recorded_ns=lead.step_ns,
+            variation=spread,
         ),
         budget=lines,
         device_timeline=tuple(

@@ -25,6 +25,7 @@ from kinetoscope.result.finding import (
     Location,
     Severity,
 )
+from kinetoscope.result.variation import SlowStepInfo, StepVariation
 from kinetoscope.result.vocabulary import (
     BottleneckClass,
     BudgetClass,
@@ -56,8 +57,10 @@ __all__ = [
     "RuleOutcome",
     "RuleStatus",
     "Severity",
+    "SlowStepInfo",
     "StepSource",
     "StepTime",
+    "StepVariation",
     "Verdict",
     "WindowInfo",
 ]

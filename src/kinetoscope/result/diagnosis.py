@@ -8,6 +8,7 @@ import msgspec
 
 from kinetoscope.result.finding import Finding
 from kinetoscope.result.profile import Profile
+from kinetoscope.result.variation import StepVariation
 from kinetoscope.result.vocabulary import (
     BottleneckClass,
     BudgetClass,
@@ -74,12 +75,14 @@ class StepTime(msgspec.Struct, frozen=True):
     Attributes:
         time_ns: the bracket of the true, unprofiled step time.
         recorded_ns: the step time as recorded, profiling overhead included.
+        variation: how the steps differ; None for fewer than five.
     """
 
     count: int
     source: StepSource
     time_ns: NsRange
     recorded_ns: int
+    variation: StepVariation | None = None
 
 
 class WindowInfo(msgspec.Struct, frozen=True):
