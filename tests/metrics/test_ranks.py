@@ -123,3 +123,95 @@ def test_two_groups_are_matched_separately() -> None:
     found = match_ranks([collectives(trace) for trace in job.open().traces])
     assert found.count == 6
     assert found.present.all()
+
+
+def _grouped(
+    calls: list[tuple[int, int, str]], *, size: int = 2, clock: int = 0, named: bool = True
+) -> Collectives:
+    """Collectives (start, end, group) in us on a clock that is `clock` us ahead."""
+    start = np.array([s + clock for s, _, _ in calls], dtype=np.int64) * 1000
+    end = np.array([e + clock for _, e, _ in calls], dtype=np.int64) * 1000
+    messages = [
+        Message("all_reduce", "Float", 8, 8, group if named else "", size) for _, _, group in calls
+    ]
+    distinct = tuple(dict.fromkeys(messages))
+    return Collectives(
+        row=np.arange(len(calls)),
+        start=start,
+        end=end,
+        message=np.array([distinct.index(m) for m in messages], dtype=np.int64),
+        seq=np.full(len(calls), -1),
+        exposed=end - start,
+        owner=np.zeros(len(calls), dtype=np.int8),
+        messages=distinct,
+    )
+
+
+_TENSOR_AND_DATA = [
+    # rank 0 and 1, 2 and 3 are tensor parallel; 0 and 2, 1 and 3 data parallel.
+    [(10, 30, "01"), (50, 70, "02"), (90, 95, "01")],
+    [(28, 30, "01"), (60, 71, "13"), (91, 95, "01")],
+    [(10, 12, "23"), (30, 70, "02"), (92, 99, "23")],
+    [(11, 12, "23"), (33, 71, "13"), (95, 99, "23")],
+]
+
+
+def test_clocks_of_ranks_that_meet_in_different_groups() -> None:
+    ahead = [0, 700, -400, 2_500]
+    ranks = [_grouped(c, clock=k) for c, k in zip(_TENSOR_AND_DATA, ahead, strict=True)]
+    found = match_ranks(ranks)
+    assert found.count == 6
+    # Only differences of clocks can be known.
+    assert ((found.clock - found.clock[0]) // 1000).tolist() == ahead
+    assert found.residual_ns == 0
+
+
+def test_a_rank_of_another_group_is_never_late() -> None:
+    found = match_ranks([_grouped(c) for c in _TENSOR_AND_DATA])
+    for i in range(found.count):
+        assert found.present[found.last[i], i]
+        assert found.present[:, i].sum() == 2
+    assert found.complete.all()
+    assert np.unique(found.group).size == 4
+
+
+def test_unnamed_groups_are_told_apart_by_who_leaves_together() -> None:
+    # Two groups of two ranks without names: ends 30, 70, 95 and 42, 61, 99.
+    first = [(10, 30, ""), (50, 70, ""), (90, 95, "")]
+    second = [(11, 142, ""), (53, 361, ""), (90, 799, "")]
+    ranks = [_grouped(c, named=False) for c in (first, second, first, second)]
+    found = match_ranks(ranks)
+    assert found.count == 6
+    assert {tuple(np.flatnonzero(found.present[:, i]).tolist()) for i in range(6)} == {
+        (0, 2),
+        (1, 3),
+    }
+
+
+def test_unnamed_groups_that_cannot_be_told_apart_are_not_matched() -> None:
+    same = [(10, 30, ""), (50, 70, ""), (90, 95, "")]
+    assert match_ranks([_grouped(same, named=False)] * 4).count == 0
+
+
+def test_kernels_from_before_the_recording_follow_the_numbered_ones() -> None:
+    first = _list([(0, 1), (10, 11), (20, 21)], [0, 5, 5], seq=[-1, 3, 4], orphans=1)
+    second = _list([(0, 1), (10, 11), (20, 21)], [5, 5, 5], seq=[2, 3, 4])
+    found = match_ranks([first, second])
+    assert found.index.tolist() == [[0, 1, 2], [0, 1, 2]]
+
+
+def test_calls_of_a_coalesced_group_share_a_number() -> None:
+    first = _list([(0, 1), (2, 3), (10, 11)], [5, 5, 5], seq=[3, 3, 4])
+    found = match_ranks([first, first])
+    assert found.index.tolist() == [[0, 1, 2], [0, 1, 2]]
+
+
+def test_eight_ranks_with_shifted_windows_and_clocks() -> None:
+    ends = [100 * i + 3 * (i**3 % 23) for i in range(20)]
+    calls = [(e - 20, e, "all") for e in ends]
+    ranks = [_grouped(calls[r : 20 - r], size=8, clock=1_000 * r) for r in range(8)]
+    found = match_ranks(ranks)
+    assert found.count == 18  # the first and the last one are on rank 0 alone
+    assert ((found.clock - found.clock[0]) // 1000).tolist() == [1_000 * r for r in range(8)]
+    # Ranks 0 to 7 all have the collectives 7 to 12.
+    assert int(found.complete.sum()) == 6

@@ -24,7 +24,13 @@ class Analysis(Measured):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._matches: Matches | None = None
+        self._found: dict[Callable[[Analysis], object], object] = {}
+
+    def once(self, question: Callable[[Analysis], T]) -> T:
+        """What a function says of this analysis (and its peers), computed once."""
+        if question not in self._found:
+            self._found[question] = question(self)
+        return self._found[question]  # type: ignore[return-value]
 
     # ---- other ranks ---------------------------------------------------------------------
 
@@ -51,15 +57,7 @@ class Analysis(Measured):
     @property
     def matches(self) -> Matches:
         """The collectives that were found on several ranks; computed once for the job."""
-        found = self._matches
-        if found is None:
-            found = match_ranks(
-                [a.comm for a in self.ranks],
-                [a.trace.header.base_time_ns for a in self.ranks],
-            )
-            for analysis in self.ranks:
-                analysis._matches = found
-        return found
+        return self.ranks[0].once(_matched)
 
     @cached_property
     def waiting_per_step_ns(self) -> int:
@@ -151,3 +149,9 @@ class Analysis(Measured):
         length = np.minimum(activity.end, high) - np.maximum(activity.start, low)
         length = np.where(np.isin(activity.thread, threads), length, 0)
         return int(activity.row[int(np.argmax(length))]) if length.max(initial=0) > 0 else -1
+
+
+def _matched(analysis: Analysis) -> Matches:
+    return match_ranks(
+        [a.comm for a in analysis.ranks], [a.trace.header.base_time_ns for a in analysis.ranks]
+    )

@@ -9,6 +9,7 @@ import numpy as np
 
 from kinetoscope.analysis.core import Analysis
 from kinetoscope.metrics.activity import Cause
+from kinetoscope.metrics.blame import Blame, blame, by_owner
 from kinetoscope.metrics.budget import (
     IDLE_LINES,
     Line,
@@ -19,11 +20,13 @@ from kinetoscope.metrics.budget import (
 from kinetoscope.metrics.device import DeviceActivity
 from kinetoscope.metrics.idle import explain, find_gaps
 from kinetoscope.metrics.intervals import (
+    Coverage,
     Intervals,
     clip,
     empty,
     intersect,
     measure,
+    merge,
     subtract,
     union,
 )
@@ -70,7 +73,14 @@ class Waits:
 
 
 def waits(analysis: Analysis) -> Waits:
-    """Split exposed communication into transfer and waiting; the transfer comes last (M-4)."""
+    """Split exposed communication into transfer and waiting; the transfer comes last (M-4).
+
+    A rank that is late because it waited itself, in another group, is not the one waited for.
+    """
+    return analysis.once(_waits)
+
+
+def _waits(analysis: Analysis) -> Waits:
     device = analysis.device
     if device is None:
         return Waits(empty(), (), empty())
@@ -79,23 +89,45 @@ def waits(analysis: Analysis) -> Waits:
     if not trusted(analysis):
         return Waits(empty(), (), exposed)
     here = np.flatnonzero(matches.present[mine])
-    at = matches.index[mine, here]
-    comm = analysis.comm
-    start, end = comm.start[at], comm.end[at]
-    arrived = end - matches.intrinsic[here]
-    late = matches.last[here]
-    found: list[tuple[int, Intervals]] = []
-    left = exposed
-    for rank in np.unique(late).tolist():
-        if rank == mine:
-            continue
-        blame = late == rank
-        stretch = intersect(left, union(start[blame], arrived[blame]))
-        left = subtract(left, stretch)
-        if stretch[0].size:
-            found.append((rank, stretch))
-    transfer = intersect(left, union(start, end))
-    return Waits(transfer, tuple(found), subtract(left, transfer))
+    at, comm = matches.index[mine, here], analysis.comm
+    found = by_owner(exposed, *_by_cause(analysis))
+    left = subtract(exposed, merge(*found.values()))
+    transfer = intersect(left, union(comm.start[at], comm.end[at]))
+    return Waits(transfer, tuple(found.items()), subtract(left, transfer))
+
+
+def _by_cause(analysis: Analysis) -> tuple[Intervals, IntArray]:
+    """This rank's waits on its own clock, cut by the rank that causes them."""
+    matches, mine, comm = analysis.matches, analysis.place, analysis.comm
+    instance, cause, part = blamed(analysis).parts[mine]
+    first = np.append(True, instance[1:] != instance[:-1])[: instance.size]
+    upto = np.cumsum(part)
+    before = (upto - part)[first][np.cumsum(first) - 1] if instance.size else part
+    at = matches.index[mine, instance]
+    length = matches.waiting[mine, instance]
+    start = comm.start[at] + ((upto - part - before) * length).astype(np.int64)
+    end = comm.start[at] + np.rint((upto - before) * length).astype(np.int64)
+    return (start, end), cause
+
+
+def blamed(analysis: Analysis) -> Blame:
+    """Which rank causes how much waiting; computed once for the job."""
+    return analysis.ranks[0].once(_blamed)
+
+
+def _blamed(analysis: Analysis) -> Blame:
+    matches = analysis.matches
+    waited = np.zeros_like(matches.index)
+    for place, rank in enumerate(analysis.ranks):
+        here = np.flatnonzero(matches.present[place])
+        at, waiting = matches.index[place, here], matches.waiting[place, here]
+        if rank.device is not None:
+            start = rank.comm.start[at]
+            exposed = Coverage(rank.device.exposed_comm).between(start, start + waiting)
+            waited[place, here] = np.where(waiting > 0, exposed, 0)
+        else:
+            waited[place, here] = waiting
+    return blame(matches, waited)
 
 
 def waiting_share(analysis: Analysis) -> float:
@@ -132,14 +164,19 @@ def inflated_waiting(analysis: Analysis) -> IntArray | None:
     part = np.zeros(len(analysis.ranks))
     for place in np.unique(matches.last).tolist():
         if place != analysis.place:
-            late = analysis.ranks[place].own_model
-            recorded = max(simulate(late).step_ns, 1.0)
-            part[place] = max(0.0, 1.0 - simulate(late, deflate=1.0).step_ns / recorded)
+            part[place] = analysis.ranks[place].once(_profiled_part)
     here = matches.present[analysis.place]
     taken = part[matches.last[here]] * matches.waiting[analysis.place, here]
     per_row = np.zeros(len(analysis.trace), dtype=np.int64)
     per_row[comm.row[matches.index[analysis.place, here]]] = taken.astype(np.int64)
     return np.asarray(per_row[model.event_row], dtype=np.int64)
+
+
+def _profiled_part(analysis: Analysis) -> float:
+    """Part of a rank's step that its replay takes for profiling, 0..1."""
+    model = analysis.own_model
+    recorded = max(simulate(model).step_ns, 1.0)
+    return max(0.0, 1.0 - simulate(model, deflate=1.0).step_ns / recorded)
 
 
 def waiting_lines(analysis: Analysis) -> tuple[list[Line], int]:

@@ -185,7 +185,8 @@ def _parse(trace: Trace, extra: int, name: int, caller: int) -> tuple[Message, i
     spelled = collective_of(str(args.get("Collective name", "")))
     collective = "barrier" if called == "barrier" else spelled or called
     ranks = str(args.get("Process Group Ranks", ""))
-    group = ranks if ranks not in ("", "[]") and "..." not in ranks else ""
+    # A long list is cut, but for all members in the same way.
+    group = ranks if ranks not in ("", "[]") else ""
     return (
         Message(
             collective=collective or collective_of(trace.names[name]),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from kinetoscope import units
 from kinetoscope.analysis import Analysis
 from kinetoscope.result.view import Fact
@@ -79,8 +81,13 @@ def _clocks(lead: Analysis) -> list[Fact]:
     matches = lead.matches
     if matches.count == 0:
         return [Fact("Clocks of the ranks", "no collective was found on two ranks", False)]
+    apart = int(matches.clock.max() - matches.clock.min())
+    groups = int(np.unique(matches.group).size)
     text = (
-        f"{matches.count:,} collectives matched; after alignment the ranks leave them within "
-        f"{units.duration(matches.residual_ns)} of each other"
+        f"{matches.count:,} collectives of {groups} process {'group' if groups == 1 else 'groups'}"
+        f" matched; the clocks were {units.duration(apart)} apart; after alignment the ranks leave "
+        f"them within {units.duration(matches.residual_ns)} of each other"
     )
+    if not matches.complete.all():
+        text += f"; of {int((~matches.complete).sum()):,} a member is missing"
     return [Fact("Clocks of the ranks", text, matches.residual_ns < 1_000_000)]

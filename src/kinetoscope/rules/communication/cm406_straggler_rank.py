@@ -14,9 +14,11 @@ rank (logging, evaluation), more tokens in its batches, garbage collection, a de
 clocks.
 
 ## Limits
-Two hosts never run equally fast, and profiling enlarges the difference: a host that is slower by
-less than 1.5 throughout, with no function that stands out, is not reported. Stages of a pipeline
-differ by design.
+With several process groups a rank that is late because it waits itself, in another group, is
+not blamed: the one at the end of the chain is. When not all ranks were given, one that is missing
+may be later still; the message says so. Two hosts never run equally fast, and profiling enlarges
+the difference: a host that is slower by less than 1.5 throughout, with no function that stands
+out, is not reported. Stages of a pipeline differ by design.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kinetoscope.analysis import Analysis
-from kinetoscope.analysis.job import trusted, waits
+from kinetoscope.analysis.job import blamed, trusted, waits
 from kinetoscope.metrics.intervals import empty, measure, merge
 from kinetoscope.replay import Change, simulate
 from kinetoscope.result import Evidence, Fix, Gain, Location
@@ -44,7 +46,7 @@ class Thresholds(Options, frozen=True):
     """What makes a straggler."""
 
     min_last: float = 0.6
-    """Part of the collectives at which the rank must be last; less is noise or imbalance."""
+    """Part of its collectives at which the rank must be last; less is noise or imbalance."""
     min_blame: float = 0.75
     """Part of all waiting that the rank must cause."""
     min_share: float = 0.02
@@ -60,11 +62,11 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
     matches, ranks = analysis.matches, analysis.ranks
     if not trusted(analysis):
         return
-    caused = np.array([matches.caused(r) for r in range(len(ranks))], dtype=np.int64)
+    caused = blamed(analysis).caused
     worst = int(caused.argmax())
     slow, others = ranks[worst], [a for a in ranks if a is not ranks[worst]]
-    last = float((matches.last == worst).mean())
-    late = _held_up(others, worst) or caused[worst] / _recorded_steps(analysis)
+    last = float((matches.last[matches.present[worst]] == worst).mean())
+    late = _held_up(others, worst) or matches.caused(worst) / _recorded_steps(analysis)
     if last < options.min_last or caused[worst] < options.min_blame * max(int(caused.sum()), 1):
         return
     least = int(max(options.min_share * slow.step_ns, options.min_explained * late))
@@ -74,7 +76,7 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
     if more is None:
         return
     yield Hit(
-        message=_message(slow, more, int(late)),
+        message=_message(slow, more, int(late)) + _missing(analysis),
         evidence=(
             Evidence("slow_rank", slow.rank, "count"),
             Evidence("last_to_arrive", round(last, 4), "ratio"),
@@ -84,7 +86,7 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
         locations=_places(slow, more),
         fix=_fix(slow, more),
         gain=_gain(slow, others, more, options),
-        confidence=0.9 if more.ratio > 1.2 else 0.7,
+        confidence=0.4 if _missing(analysis) else 0.9 if more.ratio > 1.2 else 0.7,
         claims=merge(*(part for _, part in waits(analysis).waiting)) or empty(),
     )
 
@@ -181,6 +183,14 @@ def _message(slow: Analysis, more: Excess, late: int) -> str:
         f"it in each step. {_WORK[more.segment]} {much} on the other ranks "
         f"(+{duration(more.ns)}){where}."
     )
+
+
+def _missing(analysis: Analysis) -> str:
+    """A word about ranks that were not given: one of them may come later still."""
+    world, given = analysis.trace.header.world_size or 0, len(analysis.ranks)
+    if world <= given:
+        return ""
+    return f" {given} of {world} ranks were given: one that is missing may come later still."
 
 
 def _short(name: str) -> str:

@@ -39,6 +39,7 @@ from kinetoscope.rules.communication._calls import (
     merged,
     per_step,
 )
+from kinetoscope.trace.kinds import Family, Kind
 from kinetoscope.trace.trace import IntArray
 from kinetoscope.units import duration, size
 
@@ -135,8 +136,24 @@ def _by_user(analysis: Analysis, positions: IntArray, options: Thresholds) -> In
         own = not uses_ddp(analysis.trace) and not uses_fsdp(analysis.trace)
         backward = analysis.trace.links.backward_root[np.maximum(node, 0)] >= 0
         mine = np.full(positions.size, own) & (node >= 0) & ~backward
+        if _between_layers(analysis, positions[mine]):
+            mine[:] = False
     chosen: IntArray = positions[mine & large & kind]
     return chosen
+
+
+def _between_layers(analysis: Analysis, positions: IntArray) -> bool:
+    """Do layers compute between most of them? Then they are activations (tensor parallelism)."""
+    trace = analysis.trace
+    layers = analysis.rows(Kind.KERNEL)
+    layers = layers[np.isin(trace.column("family")[layers], _LAYERS)]
+    ts = trace.column("ts_ns")
+    at = np.sort(ts[trace.links.launch[layers[trace.links.launch[layers] >= 0]]])
+    own = np.sort(ts[trace.links.launch[analysis.comm.row[positions]]])
+    return bool((np.diff(np.searchsorted(at, own)) > 0).mean() > 0.5) if own.size > 1 else False
+
+
+_LAYERS = (Family.GEMM, Family.CONV, Family.ATTENTION)
 
 
 def _loop(t: TraceBuilder) -> None:
@@ -149,6 +166,16 @@ def _loop(t: TraceBuilder) -> None:
             start = at + 3_200 + 200 * i
             t.python("torch/distributed/distributed_c10d.py(2978): all_reduce", start - 5, 190)
             t.all_reduce(start + 120, 40, elements=1024 * (1 + i % 3), launch_at=start)
+
+
+def _activations(t: TraceBuilder) -> None:
+    for step in range(4):
+        at = step * 10_000
+        t.step(at, 10_000)
+        for i in range(24):
+            start = at + 100 + 400 * i
+            t.kernel("sm90_xmma_gemm_f16", start + 20, 200, launch_at=start)
+            t.all_reduce(start + 222, 150, elements=1 << (16 + i % 2), launch_at=start + 30)
 
 
 def _metrics(t: TraceBuilder) -> None:
@@ -174,5 +201,6 @@ RULE = Rule(
     examples=(
         Example("30 all-reduces in a function of the user, one a parameter", _loop, True),
         Example("three scalars reduced for the log", _metrics, False),
+        Example("an all-reduce after each layer: tensor parallelism", _activations, False),
     ),
 )
