@@ -322,5 +322,6 @@ def notes_for(analysis: Analysis, job: Job) -> tuple[str, ...]:
         )
     elif analysis.device is None and analysis.coverage.launches == 0:
         notes.append("No device activity was recorded: the diagnosis speaks of the host alone.")
+    notes.extend(job.notes)
     notes.extend(f"{path}: skipped, {reason}" for path, reason in job.skipped)
     return tuple(notes)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import TypeVar
 
 import numpy as np
 
@@ -16,6 +17,8 @@ from kinetoscope.metrics.ranks import Matches, match_ranks
 from kinetoscope.replay import Change, Model, build_model
 from kinetoscope.result import Gain, Location, NsRange
 from kinetoscope.trace.trace import IntArray
+
+T = TypeVar("T")
 
 
 @dataclass

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from kinetoscope.errors import FormatError, InputError, InputNotFoundError
+from kinetoscope.trace.merged import split_ranks
 from kinetoscope.trace.readers import read
 from kinetoscope.trace.trace import Trace
 
@@ -31,10 +32,12 @@ class Job:
     Attributes:
         traces: one a rank, ordered by rank; `header.rank` is set in each.
         skipped: (path, reason) of each file of a folder that is not a readable trace.
+        notes: what was done to the files that a reader should know.
     """
 
     traces: tuple[Trace, ...]
     skipped: tuple[tuple[str, str], ...] = ()
+    notes: tuple[str, ...] = ()
 
     @property
     def world_size(self) -> int:
@@ -63,7 +66,10 @@ def open_paths(paths: Sequence[Path], *, progress: Progress | None = None) -> Jo
             traces.extend(_read_folder(Path(path), skipped, progress))
         else:
             traces.append(_read(Path(path), progress))
-    return Job(_by_rank(_one_a_rank(traces, skipped)), tuple(skipped))
+    parts = [split_ranks(trace) for trace in traces]
+    ranks = [rank for part, _ in parts for rank in part]
+    notes = tuple(note for _, note in parts if note)
+    return Job(_by_rank(_one_a_rank(ranks, skipped)), tuple(skipped), notes)
 
 
 def _one_a_rank(traces: list[Trace], skipped: list[tuple[str, str]]) -> list[Trace]:

@@ -105,7 +105,7 @@ def _event_table(
     table["stream"] = pl.Series(kinds.stream_of_thread[thread])
     corr = merged.take("corr", order)
     corr[corr <= 0] = -1
-    _processes.separate(corr, ts, kind, thread, kinds.process_of_thread)
+    _processes.separate(corr, ts, kind, thread, kinds.process_of_thread, kinds.device_of_thread)
     table["corr"] = pl.Series(corr)
     for name in ("ext_id", "seq", "py_id", "py_parent", "bytes"):
         table[name] = pl.Series(merged.take(name, order))
