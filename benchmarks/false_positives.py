@@ -1,11 +1,15 @@
-"""How often is a program called faster or slower than itself?
+"""How often is a program called faster or slower than itself, and how often is a change seen?
 
-    python -m benchmarks.false_positives [--runs 120] [--comparisons 200] [--keep FOLDER]
+    python -m benchmarks.false_positives [--rounds 25] [--comparisons 200] [--keep FOLDER]
 
 Runs one small CPU program many times, each time in a fresh process and recorded with
-torch.profiler, and compares runs of it with each other: one against one, three against three
-and five against five, interleaved as a careful person would (A B A B A B). Every outcome other
-than "no difference" or "inconclusive" is a false positive.
+torch.profiler, in turns with the same program of 5 % and 10 % more layers: plain, 5 %, plain,
+10 %, plain, ... Runs are compared one against one, three against three and five against five,
+interleaved as a careful person would (A B A B A B).
+
+*False positives*: plain against plain; every outcome other than "no difference" or "inconclusive".
+*Power*: plain against a longer one; how often "slower" is said. What the layers truly cost is
+measured by the unprofiled steps of all runs together.
 
 The unprofiled step times of the same processes are compared as `verify` and `tune` do it.
 Needs torch.
@@ -15,10 +19,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import statistics
 import subprocess
 import sys
 import tempfile
 from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
 
 from kinetoscope.compare import compare
@@ -29,107 +35,165 @@ PROGRAM = """
 import json, sys, time, torch
 from torch import nn
 from torch.profiler import ProfilerActivity, profile, schedule
+trace, steps, layers = sys.argv[1], sys.argv[2], int(sys.argv[3])
 torch.manual_seed(0); torch.set_num_threads(1)
-layers = nn.Linear(256, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 10)
-model = nn.Sequential(*layers)
+blocks = [part for _ in range(layers) for part in (nn.Linear(192, 192), nn.ReLU())]
+model = nn.Sequential(*blocks, nn.Linear(192, 10))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-x, y = torch.randn(128, 256), torch.randint(0, 10, (128,))
+x, y = torch.randn(64, 192), torch.randint(0, 10, (64,))
 def step():
     optimizer.zero_grad()
     nn.functional.cross_entropy(model(x), y).backward()
     optimizer.step()
-for _ in range(30): step()
+for _ in range(15): step()
 times = []
-for _ in range(100):
+for _ in range(60):
     start = time.perf_counter_ns(); step(); times.append(time.perf_counter_ns() - start)
-trace, steps = sys.argv[1:]
 with profile(activities=[ProfilerActivity.CPU], schedule=schedule(wait=0, warmup=3, active=20),
              on_trace_ready=lambda p: p.export_chrome_trace(trace), record_shapes=True) as prof:
     for _ in range(23): step(); prof.step()
 json.dump(times, open(steps, "w"))
 """
+LAYERS = {"plain": 20, "5 %": 21, "10 %": 22}
+ORDER = ("plain", "5 %", "plain", "10 %")
+"""One round."""
+HEADS = (
+    *("what", "change", "runs a side", "comparisons"),
+    *("faster", "slower", "no difference", "inconclusive"),
+)
 
 
-def record(folder: Path, runs: int) -> None:
-    """Run the program, keeping a result and the unprofiled step times of each run."""
+@dataclass(frozen=True)
+class Measured:
+    """One run: its diagnosis, and its unprofiled step times in ns."""
+
+    number: int
+    layers: int
+    result: Diagnosis
+    steps: list[int]
+
+
+def record(folder: Path, rounds: int) -> None:
+    """Run the programs, keeping a result and the unprofiled step times of each run."""
+    from kinetoscope.report import render
+
     program = folder / "program.py"
     program.write_text(PROGRAM)
-    for number in range(runs):
-        result = folder / f"run_{number:03}.result.json"
+    plan = [LAYERS[name] for _ in range(rounds) for name in ORDER]
+    for number, layers in enumerate(plan):
+        stem = f"run_{number:03}.{layers}"
+        result = folder / f"{stem}.result.json"
         if result.exists():
             continue
-        trace, steps = folder / "trace.json.gz", folder / f"run_{number:03}.steps.json"
-        subprocess.run([sys.executable, str(program), str(trace), str(steps)], check=True)
-        from kinetoscope.report import render
-
+        trace, steps = folder / "trace.json.gz", folder / f"{stem}.steps.json"
+        command = [sys.executable, str(program), str(trace), str(steps), str(layers)]
+        subprocess.run(command, check=True)
         result.write_text(render(diagnose([trace]), "json"))
-        print(f"\r{number + 1}/{runs}", end="", file=sys.stderr, flush=True)
+        print(f"\r{number + 1}/{len(plan)}", end="", file=sys.stderr, flush=True)
 
 
-def pairs(runs: int, size: int, comparisons: int) -> list[tuple[list[int], list[int]]]:
-    """Interleaved sides of `size` runs: A B A B ..., starting at each run, at several strides."""
+def load(folder: Path) -> list[Measured]:
+    """Return what was recorded, in order."""
+    from kinetoscope.result.saved import decode
+
     found = []
-    for stride in range(1, runs):
-        for first in range(runs - stride * (2 * size - 1)):
-            chosen = [first + stride * k for k in range(2 * size)]
+    for file in sorted(folder.glob("run_*.result.json")):
+        number, layers = file.name.removeprefix("run_").split(".")[:2]
+        steps = json.loads(file.with_name(f"run_{number}.{layers}.steps.json").read_text())
+        result = decode(file.read_bytes(), name=file.name)
+        found.append(Measured(int(number), int(layers), result, steps))
+    return found
+
+
+Pair = tuple[list[Measured], list[Measured]]
+
+
+def same_pairs(plain: list[Measured], size: int, most: int) -> list[Pair]:
+    """Sides of `size` plain runs in turns A B A B ..., starting at each run, at several strides."""
+    found: list[Pair] = []
+    for stride in range(1, len(plain)):
+        for first in range(len(plain) - stride * (2 * size - 1)):
+            chosen = [plain[first + stride * k] for k in range(2 * size)]
             found.append((chosen[0::2], chosen[1::2]))
-            if len(found) == comparisons:
+            if len(found) == most:
                 return found
     return found
 
 
-def table(folder: Path, comparisons: int) -> list[str]:
-    """Compare, and return the rows of the table."""
-    from kinetoscope.result.saved import decode
+def other_pairs(plain: list[Measured], other: list[Measured], size: int, most: int) -> list[Pair]:
+    """Plain runs against longer ones made next to them."""
+    before = {run.number: run for run in plain}
+    couples = [(before[run.number - 1], run) for run in other]
+    found: list[Pair] = []
+    for stride in range(1, len(couples)):
+        for first in range(len(couples) - stride * (size - 1)):
+            chosen = [couples[first + stride * k] for k in range(size)]
+            found.append(([a for a, _ in chosen], [b for _, b in chosen]))
+            if len(found) == most:
+                return found
+    return found
 
-    files = sorted(folder.glob("*.result.json"))
-    results = [decode(f.read_bytes(), name=f.name) for f in files]
-    steps = [json.loads(f.read_text()) for f in sorted(folder.glob("*.steps.json"))]
+
+def table(runs: list[Measured], most: int) -> list[str]:
+    """Compare, and return the rows of the table."""
+    by_name = {name: [r for r in runs if r.layers == n] for name, n in LAYERS.items()}
+    plain = by_name["plain"]
+    middle = statistics.median(_pace(run) for run in plain)
     rows = [
-        "| what | runs a side | comparisons | faster or slower | no difference | inconclusive |",
-        "|---|--:|--:|--:|--:|--:|",
+        f"| {' | '.join(HEADS)} |",
+        "|---|--:|--:|--:|--:|--:|--:|--:|",
     ]
-    for size in (1, 3, 5):
-        chosen = pairs(len(results), size, comparisons)
-        rows.append(_row("compare, profiled", size, Counter(_compared(results, p) for p in chosen)))
-    for size in (3, 5, 8):
-        chosen = pairs(len(steps), size, comparisons)
-        rows.append(_row("tune, unprofiled", size, Counter(_tuned(steps, p) for p in chosen)))
+    for what, judged, sizes in (("compare", _compared, (1, 3, 5)), ("tune", _tuned, (3, 5, 8))):
+        for name, group in by_name.items():
+            change = statistics.median(_pace(run) for run in group) / middle - 1
+            for size in sizes:
+                pairs = (
+                    same_pairs(plain, size, most)
+                    if name == "plain"
+                    else other_pairs(plain, group, size, most)
+                )
+                title = "none" if name == "plain" else f"{change:+.1%}"
+                rows.append(_row(what, title, size, Counter(judged(pair) for pair in pairs)))
     return rows
 
 
-def _compared(results: list[Diagnosis], pair: tuple[list[int], list[int]]) -> str:
-    return compare(*([results[i] for i in side] for side in pair)).verdict.outcome
+def _pace(run: Measured) -> float:
+    return statistics.median(run.steps)
 
 
-def _tuned(steps: list[list[int]], pair: tuple[list[int], list[int]]) -> str:
+def _compared(pair: Pair) -> str:
+    return compare(*([run.result for run in side] for side in pair)).verdict.outcome
+
+
+def _tuned(pair: Pair) -> str:
     from kinetoscope.experiments.verdict import interval, outcome
 
-    ratio = interval(*([steps[i] for i in side] for side in pair))
-    return outcome(ratio)
+    return outcome(interval(*([run.steps for run in side] for side in pair)))
 
 
-def _row(what: str, size: int, outcomes: Counter[str]) -> str:
+def _row(what: str, change: str, size: int, outcomes: Counter[str]) -> str:
     total = sum(outcomes.values())
-    wrong = outcomes["faster"] + outcomes["slower"]
-    return (
-        f"| {what} | {size} | {total} | {wrong} ({wrong / total:.1%}) "
-        f"| {outcomes['no_difference']} | {outcomes['inconclusive']} |"
-    )
+    words = ("faster", "slower", "no_difference", "inconclusive")
+    shares = " | ".join(f"{outcomes[word] / total:.1%}" for word in words)
+    return f"| {what} | {change} | {size} | {total} | {shares} |"
 
 
 def main() -> None:
     """Record, compare, print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--runs", type=int, default=120)
+    parser.add_argument("--rounds", type=int, default=25)
     parser.add_argument("--comparisons", type=int, default=200)
     parser.add_argument("--keep", type=Path, help="keep the runs here, and use those that are")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         folder = args.keep or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
-        record(folder, args.runs)
-        print("\n".join(table(folder, args.comparisons)))
+        record(folder, args.rounds)
+        runs = load(folder)
+        spread = statistics.stdev(_pace(r) for r in runs if r.layers == LAYERS["plain"])
+        middle = statistics.median(_pace(r) for r in runs if r.layers == LAYERS["plain"])
+        print(f"{len(runs)} runs, step {middle / 1e6:.2f} ms, runs differ by {spread / middle:.0%}")
+        print("\n".join(table(runs, args.comparisons)))
 
 
 if __name__ == "__main__":

@@ -35,6 +35,22 @@ def training(trace: TraceBuilder | None = None, *, steps: int = 4) -> TraceBuild
     return trace
 
 
+def waiting(load: int, *, steps: int = 8) -> TraceBuilder:
+    """A loop of a kernel of 1 ms, behind a DataLoader that takes `load` us a step if any."""
+    trace = TraceBuilder()
+    length = 1200 + load
+    trace.python("train.py(10): main", 0, length * steps + 10)
+    for i in range(steps):
+        at = length * i
+        trace.step(at, length)
+        if load:
+            trace.loader(at + 5, load)
+        trace.op("aten::addmm", at + load + 20, 60, dims=[[512], [64, 512], [512, 512]])
+        trace.kernel("ampere_sgemm_128x64_tn", at + load + 60, 1000, launch_at=at + load + 40)
+        trace.sync(at + load + 90, 980)
+    return trace
+
+
 def hostile() -> TraceBuilder:
     """The same loop with names that want to be more than text."""
     trace = training()

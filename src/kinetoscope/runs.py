@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from kinetoscope.compare import CompareOptions, compare
-from kinetoscope.engine import DiagnoseOptions, diagnose
+from kinetoscope.engine import DiagnoseOptions, Examined, examine
 from kinetoscope.errors import InputError, InputNotFoundError, ResultError
 from kinetoscope.result import Diagnosis
 from kinetoscope.result.comparison import Comparison
@@ -50,6 +50,7 @@ def load_side(
     *,
     options: DiagnoseOptions | None = None,
     progress: Progress | None = None,
+    seen: Callable[[Examined], None] | None = None,
 ) -> list[Diagnosis]:
     """Return the runs of a side, traces diagnosed.
 
@@ -58,6 +59,7 @@ def load_side(
             folder of such folders, a history file (`.jsonl`, one result a line), or a list.
         options: for the diagnosis of traces.
         progress: called while traces are read.
+        seen: called with the analyses of each trace, for what a saved result does not hold.
 
     Raises:
         InputError: a path cannot be read, or a folder holds no run.
@@ -67,7 +69,10 @@ def load_side(
         raise InputNotFoundError("No input given.", "Name a trace, a saved result or a folder.")
 
     def run(files: Sequence[Path]) -> Diagnosis:
-        return diagnose(files, options=options, progress=progress)
+        found = examine(files, options=options, progress=progress)
+        if seen is not None:
+            seen(found)
+        return found.diagnosis
 
     return [result for path in given for result in _load(Path(path), run)]
 

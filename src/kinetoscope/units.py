@@ -141,6 +141,15 @@ def _times(factor: float, decimals: int) -> str:
     return f"{_fixed(factor, 0 if factor >= 9.95 else decimals)}x"
 
 
+def factor(value: float) -> str:
+    """Return a measured factor, `1.33x`, near one `0.974x`: as fine as it was measured."""
+    if not math.isfinite(value):
+        return NOT_A_NUMBER
+    if 0.95 < value < 1.05:
+        return f"{value:.3f}x"
+    return f"{value:.2f}x" if value < 9.95 else times(value)
+
+
 def speedup(low: float, mid: float, high: float) -> str:
     """Return a speed-up with its range, `4.6x (2.9x to 5.4x)`; one factor when they agree."""
     first, middle, last = _three(low, mid, high)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import struct
+import zlib
 from pathlib import Path
 
 import pytest
@@ -47,6 +50,18 @@ def test_two_traces(tmp_path: Path, capsys: Capture) -> None:
     assert document["verdict"]["outcome"] == "faster"
     kernel = next(r for r in document["operators"] if r["kind"] == "kernel")
     assert kernel["change"] == "faster"
+
+
+def test_a_page_of_two_traces_has_their_call_paths(tmp_path: Path) -> None:
+    before, after = trace(tmp_path / "a.json", 2000), trace(tmp_path / "b.json", 1000)
+    page = tmp_path / "page.html"
+    assert run(["compare", str(before), str(after), "-o", str(page)]) == 0
+    text = page.read_text()
+    view = text.split('id="view">')[1].split("<")[0]
+    raw = zlib.decompress(base64.b64decode(view))
+    head = json.loads(raw[4 : 4 + struct.unpack("<I", raw[:4])[0]])
+    assert {"sm90_gemm", "aten::mm"} <= {name["text"] for name in head["flame"]["names"]}
+    assert "2.09 ms before, 1.09 ms after" in text
 
 
 def test_undecided_is_exit_code_5(tmp_path: Path) -> None:

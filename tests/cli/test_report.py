@@ -14,6 +14,7 @@ import pytest
 from kinetoscope.cli import run
 from kinetoscope.report import render
 from tests import results
+from tests.compare import sides
 
 COMMAND = [sys.executable, "-m", "kinetoscope"]
 
@@ -136,3 +137,20 @@ def test_a_trace_given_to_report(tmp_path: Path, capsys: pytest.CaptureFixture[s
     path.write_bytes(b"\x1f\x8b\x08")
     assert run(["report", str(path)]) == 3
     assert "kinetoscope analyze" in capsys.readouterr().err
+
+
+def test_a_report_shows_the_loop(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    loader = results.LOADER
+    before, after = tmp_path / "before.json", tmp_path / "after.json"
+    before.write_text(render(sides.run(40, findings=(loader,)), "json"))
+    after.write_text(render(sides.run(10, findings=()), "json"))
+    page, note = tmp_path / "page.html", tmp_path / "note.md"
+    words = ["report", str(after), "--before", str(before), "-o", str(page), "-o", str(note)]
+    assert run(words) == 0
+    low, high = loader.gain.low, loader.gain.high
+    for text in (capsys.readouterr().out, note.read_text()):
+        flat = " ".join(text.split())
+        assert "40.0 ms before, 10.0 ms after" in flat
+        assert f"DL101 predicted {loader.gain.mid:.2f}x ({low:.2f}x to {high:.2f}x)" in flat
+        assert "achieved 4.00x" in flat
+    assert '"before":{"kind":"comparison"' in page.read_text()

@@ -14,9 +14,17 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from kinetoscope import viewdata
+from kinetoscope.compare import compare
+from kinetoscope.compare.scaling import compare_scaling
 from kinetoscope.engine import Examined, examine
 from kinetoscope.report import RenderOptions, render
+from kinetoscope.report.comparison import render as render_comparison
+from kinetoscope.result.comparison import Comparison
+from kinetoscope.result.profile import Mark
+from kinetoscope.viewdata.difference import comparison_view
+from kinetoscope.viewdata.flame import flame
 from tests import recordings, results
+from tests.compare import sides
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -83,6 +91,38 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "result": folder / "result.html",
     }
     made["result"].write_text(render(results.diagnosis(), "html"), encoding="utf-8")
+    made.update(_comparisons(folder))
+    return made
+
+
+def _comparisons(folder: Path) -> dict[str, Path]:
+    """Pages of comparisons by what they show."""
+    slow = recordings.examined(recordings.waiting(800), folder)
+    fast = recordings.examined(recordings.waiting(0), folder)
+    pair = compare(slow.diagnosis, fast.diagnosis)
+    bad = recordings.examined(recordings.hostile(), folder)
+    plain = recordings.examined(recordings.training(), folder)
+    jobs = [[sides.run(40 + 9 * (n - 1), ranks=n)] for n in (1, 2, 4)]
+    other = sides.run(30, products=(Mark("mm 7 9 11", 2.0),), operators=(Mark("conv2d", 1.0),))
+
+    def page(name: str, comparison: Comparison, *both: Examined) -> Path:
+        flames = [[flame(found.lead)] for found in both] or [[None], [None]]
+        shown = RenderOptions(difference=comparison_view(*flames))
+        file = folder / f"{name}.html"
+        file.write_text(render_comparison(comparison, "html", shown), encoding="utf-8")
+        return file
+
+    made = {
+        "comparison": page("comparison", pair, slow, fast),
+        "comparison_results": page("comparison_results", pair),
+        "comparison_refused": page("refused", compare(sides.run(40), other)),
+        "comparison_hostile": page(
+            "hostile_pair", compare(plain.diagnosis, bad.diagnosis), plain, bad
+        ),
+        "scaling": page("scaling", compare_scaling(jobs, "weak")),
+        "loop": folder / "loop.html",
+    }
+    made["loop"].write_text(render(fast.diagnosis, "html", RenderOptions(comparison=pair)))
     return made
 
 

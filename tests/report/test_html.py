@@ -16,7 +16,8 @@ import pytest
 
 from kinetoscope import viewdata
 from kinetoscope.report import RenderOptions, render
-from kinetoscope.report.html import MOST_INPUTS, asset
+from kinetoscope.report.html import MOST_INPUTS
+from kinetoscope.report.page import asset
 from kinetoscope.report.page_data import LONGEST, packed, tidy
 from tests import recordings, results
 

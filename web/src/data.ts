@@ -87,6 +87,9 @@ export interface Words {
 }
 
 export interface Document_ {
+  kind: "result";
+  /** How it compares with an earlier result, when one was given. */
+  before?: ComparisonDocument;
   result: Result;
   words: Words;
   more_inputs: number;
@@ -145,6 +148,7 @@ export interface Flame {
   device_ns: Column;
   calls: Column;
   steps: number;
+  host_steps: number;
   pruned_ns: number;
 }
 
@@ -259,10 +263,146 @@ export interface View {
 
 export const VIEW_VERSION = 1;
 
+// ---- comparisons --------------------------------------------------------------------------
+
+export interface Ratio {
+  low: number;
+  mid: number;
+  high: number;
+}
+
+export interface Side {
+  paths: string[];
+  runs: number;
+  ranks: number;
+  steps: number;
+  step_ns: number;
+  low_ns: number;
+  high_ns: number;
+  run_ns: number[];
+  bottleneck: string;
+  sentence: string;
+  healthy: boolean;
+}
+
+export interface BudgetChange {
+  class: string;
+  label: string;
+  before_ns: number;
+  after_ns: number;
+  change_ns: number;
+  noise_ns: number;
+  change: string;
+}
+
+export interface FindingChange {
+  code: string;
+  name: string;
+  class: string;
+  fate: string;
+  severity: string;
+  message: string;
+  gain: Gain;
+  location: Location | null;
+}
+
+export interface Scaling {
+  kind: string;
+  points: {
+    ranks: number;
+    step_ns: number;
+    speedup: number;
+    efficiency: number;
+    efficiency_low: number;
+    efficiency_high: number;
+    by_class: Record<string, number>;
+  }[];
+  eaten_by: string;
+  sentence: string;
+}
+
+export interface Comparison {
+  kinetoscope: string;
+  verdict: { outcome: string; speedup: Ratio | null; sentence: string; recorded_speedup: number | null };
+  comparable: { answer: boolean };
+  before: Side;
+  after: Side;
+  margin: number;
+  budget: BudgetChange[];
+  findings: { gone: FindingChange[]; stayed: FindingChange[]; new: FindingChange[] };
+  scaling: Scaling | null;
+  notes: string[];
+}
+
+export type Fate = "gone" | "stayed" | "new";
+
+export interface SideWords {
+  paths: string;
+  side: string;
+  more_paths: number;
+}
+
+export interface PredictionWords {
+  text: string;
+  code: string;
+  kept: string;
+  gain: string;
+  achieved: string;
+  step: string;
+  step_ns: { low: number; mid: number; high: number };
+}
+
+export interface ComparisonWords {
+  classes: Record<string, string>;
+  outcome: string;
+  speedup: string;
+  next: string;
+  likeness: string;
+  differences: { text: string; effect: string }[];
+  before: SideWords;
+  after: SideWords;
+  findings: Record<Fate, { place: string; gain: string }[]>;
+  predictions: PredictionWords[];
+  fit: string;
+}
+
+export interface ComparisonDocument {
+  kind: "comparison";
+  comparison: Comparison;
+  words: ComparisonWords;
+  tables: Table[];
+}
+
+export interface FlameDifference {
+  names: Name[];
+  name: Column;
+  depth: Column;
+  before_host_ns: Column;
+  after_host_ns: Column;
+  before_device_ns: Column;
+  after_device_ns: Column;
+  before_calls: Column;
+  after_calls: Column;
+  device_noise_ratio: number;
+  host_noise_ratio: number;
+  smallest_ratio: number;
+  notes: string[];
+}
+
+export interface ComparisonView {
+  version: number;
+  flame: FlameDifference | null;
+  flame_missing: string;
+}
+
+export const DIFFERENCE_VERSION = 1;
+
+// ---- columns ------------------------------------------------------------------------------
+
 /** A view with its columns at hand. */
-export class Opened {
+export class Opened<V = View> {
   constructor(
-    readonly view: View,
+    readonly view: V,
     private readonly bytes: Uint8Array,
     private readonly base: number,
   ) {}
@@ -287,11 +427,13 @@ export class Opened {
   }
 }
 
-export function readDocument(): Document_ {
-  return JSON.parse(document.getElementById("result")!.textContent!) as Document_;
+export type AnyDocument = Document_ | ComparisonDocument;
+
+export function readDocument(): AnyDocument {
+  return JSON.parse(document.getElementById("result")!.textContent!) as AnyDocument;
 }
 
-export async function openView(): Promise<Opened | null> {
+export async function openView<V = View>(): Promise<Opened<V> | null> {
   const holder = document.getElementById("view")!;
   const text = holder.textContent!.trim();
   if (!text) return null;
@@ -300,7 +442,7 @@ export async function openView(): Promise<Opened | null> {
   const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate"));
   const bytes = new Uint8Array(await new Response(stream).arrayBuffer());
   const head = new DataView(bytes.buffer).getUint32(0, true);
-  const view = JSON.parse(new TextDecoder().decode(bytes.subarray(4, 4 + head))) as View;
+  const view = JSON.parse(new TextDecoder().decode(bytes.subarray(4, 4 + head))) as V;
   return new Opened(view, bytes, 4 + head);
 }
 

@@ -3,47 +3,87 @@
 import "uplot/dist/uPlot.min.css";
 import "./style.css";
 import { memoryChart, queueChart, ranksChart, rooflineChart, stepChart, stepTable } from "./charts";
-import { openView, readDocument, VIEW_VERSION, type Document_, type Opened } from "./data";
+import { comparisonSections, comparisonTop } from "./compare";
+import { openView, readDocument, VIEW_VERSION, type AnyDocument, type ComparisonDocument, type ComparisonView, type Document_, type Opened, type View } from "./data";
 import { announcer, h } from "./dom";
 import { connect, findings } from "./findings";
 import { FlameView } from "./flame";
+import { findingChanges, loopTracks } from "./loop";
 import { overview, todo } from "./overview";
 import { quality } from "./quality";
 import { followReading, missing, section, sectionList } from "./section";
 import { tables } from "./table";
-import { NO_VIEW } from "./texts";
+import { NO_DIFFERENCE, NO_VIEW } from "./texts";
 import { themeButton } from "./theme";
 import { tipElement } from "./tip";
 import { TimelineView } from "./timeline/view";
 
-function header(page: Document_): HTMLElement {
-  const inputs = page.words.inputs.join("; ");
+function header(inputs: string): HTMLElement {
   return h("header", { class: "top" },
     h("p", { class: "brand", text: "Kinetoscope" }),
     h("p", { class: "inputs", text: inputs, title: inputs }),
     themeButton());
 }
 
+/** One kind of page: what it shows at once, and what it adds when the view is unpacked. */
+interface Plan {
+  inputs: string;
+  version: string;
+  top: HTMLElement[];
+  rest: (problem: string, opened: Opened<unknown> | null) => HTMLElement[];
+}
+
+function resultPlan(page: Document_): Plan {
+  return {
+    inputs: page.words.inputs.join("; "),
+    version: page.result.kinetoscope,
+    top: [overview(page), ...(page.before ? [loop(page.before)] : []), todo(page)],
+    rest: (problem, opened) => {
+      const view = opened as Opened<View> | null;
+      const known = view && view.view.version === VIEW_VERSION ? view : null;
+      return [findings(page), ...sections(page, known, problem || NO_VIEW)];
+    },
+  };
+}
+
+function comparisonPlan(page: ComparisonDocument): Plan {
+  return {
+    inputs: `${page.words.before.paths} → ${page.words.after.paths}`,
+    version: page.comparison.kinetoscope,
+    top: [comparisonTop(page)],
+    rest: (problem, opened) => comparisonSections(page, opened as Opened<ComparisonView> | null, problem || NO_DIFFERENCE),
+  };
+}
+
+/** The way from an earlier result to this one. */
+function loop(before: ComparisonDocument): HTMLElement {
+  const box = section("loop", "Since the result before", "Before, what was predicted, and what came of it.");
+  box.append(h("p", { class: "answer", text: before.comparison.verdict.sentence }), loopTracks(before), findingChanges(before));
+  return box;
+}
+
+function planOf(page: AnyDocument): Plan {
+  return page.kind === "comparison" ? comparisonPlan(page) : resultPlan(page);
+}
+
 async function build(): Promise<void> {
-  const page = readDocument();
+  const plan = planOf(readDocument());
   const app = document.getElementById("app")!;
-  const main = h("main", { id: "main", tabindex: "-1" }, overview(page), todo(page));
+  const main = h("main", { id: "main", tabindex: "-1" }, ...plan.top);
   const body = h("div", { class: "layout" }, main);
-  app.append(h("a", { class: "skip", href: "#main", text: "Skip to the verdict" }), header(page), body, tipElement(), announcer());
+  app.append(h("a", { class: "skip", href: "#main", text: "Skip to the verdict" }), header(plan.inputs), body, tipElement(), announcer());
   await nextFrame();
-  let opened: Opened | null = null;
+  let opened: Opened<unknown> | null = null;
   let problem = "";
   try {
-    opened = await openView();
-    if (opened && opened.view.version !== VIEW_VERSION) opened = null;
+    opened = await openView<unknown>();
   } catch {
     problem = "The data of the recording in this file cannot be unpacked: the file is damaged, or the browser is older than 2023.";
   }
-  main.append(findings(page));
-  main.append(...sections(page, opened, problem || NO_VIEW));
+  main.append(...plan.rest(problem, opened));
   const nav = sectionList();
   body.prepend(nav);
-  main.append(h("footer", { text: `Made by Kinetoscope ${page.result.kinetoscope}. This file loads nothing and sends nothing.` }));
+  main.append(h("footer", { text: `Made by Kinetoscope ${plan.version}. This file loads nothing and sends nothing.` }));
   followReading(nav);
   if (location.hash) document.getElementById(decodeURIComponent(location.hash.slice(1)))?.scrollIntoView();
   document.documentElement.dataset.ready = "true";

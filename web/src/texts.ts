@@ -12,6 +12,11 @@ export const DEF = {
   budgetShare: "This line as a share of the step.",
   gain: "Old step time divided by new step time if the fix is applied. The range covers how well "
     + "the effect is known; the dot is the most likely value.",
+  stepBefore: "Likely step time before the change, without the profiler: the mean over the steps of all runs.",
+  stepAfter: "Likely step time after the change, without the profiler: the mean over the steps of all runs.",
+  predictedStep: "Step time that the diagnosis of the first side promised for this fix alone.",
+  speedup: "Step time before divided by step time after, with its 95 % interval over steps, runs and "
+    + "what recording cost.",
   expected: "Step time that the fix should give.",
   measured: "Measured: read from the recording.",
   derived: "Derived: computed from recorded times.",
@@ -46,3 +51,7 @@ export const DEF = {
 export const NO_VIEW =
   "This page was made from a saved result, which holds no timeline data. For this section, run "
   + "`kinetoscope analyze TRACE -o report.html` on the recording.";
+
+export const NO_DIFFERENCE =
+  "This page was made without the recordings, whose call paths this section draws. For it, run "
+  + "`kinetoscope compare TRACE TRACE -o comparison.html` on the recordings.";

@@ -28,6 +28,20 @@ export function duration(ns: number): string {
   return `${fixed(value, unit === "ns" ? 0 : decimals(value))} ${unit}`;
 }
 
+/** A change of time, with its sign. */
+export function change(ns: number): string {
+  if (ns === 0) return "0";
+  return `${ns < 0 ? "−" : "+"}${duration(Math.abs(ns))}`;
+}
+
+/** A change as a share of what was, with its sign. */
+export function changeShare(before: number, after: number): string {
+  if (before === 0) return after === 0 ? "0 %" : "new";
+  const share = after / before - 1;
+  if (share > 9) return `${times(after / before)} as much`;
+  return `${share < 0 ? "−" : "+"}${percent(Math.abs(share))}`;
+}
+
 export function size(bytes: number): string {
   const [factor, unit] = scaled(bytes, SIZES, 1023.5);
   const value = bytes / factor;
@@ -69,6 +83,8 @@ export function quantity(value: string | number | null, unit: string): string {
   switch (unit) {
     case "ns":
       return duration(value);
+    case "change_ns":
+      return change(value);
     case "bytes":
       return size(value);
     case "ratio":

@@ -34,6 +34,7 @@ without events, 4 analysed but the input was damaged (1 wins over 4).
     multiple=True,
     help="Leave out rules whose code starts so. The longer prefix wins over --select.",
 )
+@options.before
 @options.fail_on
 @click.option(
     "--real-step-ms",
@@ -59,6 +60,7 @@ def command(
     no_color: bool,
     select: tuple[str, ...],
     ignore: tuple[str, ...],
+    before: str | None,
     fail_on: str,
     real_step_ms: float | None,
     source_root: Path | None,
@@ -70,7 +72,7 @@ def command(
     PATH is a trace of torch.profiler (.json or .json.gz), or a folder with one trace a rank.
     Several PATHs are the ranks of one job.
     """
-    from kinetoscope.cli import output
+    from kinetoscope.cli import comparing, output
     from kinetoscope.cli.progress import progress
 
     files = output.check_outputs(outputs, paths)
@@ -89,6 +91,7 @@ def command(
     with progress() as update:
         examined = examine(paths, options=chosen, progress=update)
         result = examined.diagnosis
+        shown = replace(shown, comparison=comparing.since(before, result, update))
         if output.view_wanted(files, form):
             from kinetoscope import viewdata
 

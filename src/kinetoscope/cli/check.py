@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -76,9 +77,15 @@ def command(
 
     files = comparing.check_outputs(outputs)
     shown = output.stdout_options(no_color=no_color, all_findings=False, verbose=verbose)
-    result, new = comparing.compared(
-        [against], paths, margin=margin, allow=allow, real_step_ms=real_step_ms
+    found = comparing.compared(
+        [against],
+        paths,
+        margin=margin,
+        allow=allow,
+        real_step_ms=real_step_ms,
+        with_view=comparing.view_wanted(files, form),
     )
+    result, shown = found.comparison, replace(shown, difference=found.view)
     answer = judge(result, max_regression=max_regression, strict=strict)
     comparing.save(result, files, shown)
     comparing.show(result, form, shown)
@@ -86,7 +93,7 @@ def command(
     if summary is not None:
         _summarise(summary, answer.sentence, result)
     if append is not None and answer.passed:
-        _append(append, new)
+        _append(append, found.new)
     if answer.status == "regressed":
         return exit_codes.FOUND
     return exit_codes.OK if answer.decided else exit_codes.NOT_COMPARABLE

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
@@ -56,12 +57,18 @@ def command(
         )
     if scaling is not None or len(paths) > 2:
         return _scaled(paths, files=files, form=form, shown=shown, kind=scaling)
-    result, _ = comparing.compared(
-        paths[:1], paths[1:], margin=margin, allow=allow, real_step_ms=real_step_ms
+    found = comparing.compared(
+        paths[:1],
+        paths[1:],
+        margin=margin,
+        allow=allow,
+        real_step_ms=real_step_ms,
+        with_view=comparing.view_wanted(files, form),
     )
-    comparing.save(result, files, shown)
-    comparing.show(result, form, shown)
-    return comparing.exit_code(result)
+    shown = replace(shown, difference=found.view)
+    comparing.save(found.comparison, files, shown)
+    comparing.show(found.comparison, form, shown)
+    return comparing.exit_code(found.comparison)
 
 
 def _scaled(

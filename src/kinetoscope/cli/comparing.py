@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -11,9 +12,12 @@ import click
 from kinetoscope.cli import exit_codes, options
 
 if TYPE_CHECKING:
+    from kinetoscope.engine import Examined, Progress
     from kinetoscope.report import RenderOptions
     from kinetoscope.result import Diagnosis
     from kinetoscope.result.comparison import Comparison
+    from kinetoscope.result.difference import ComparisonView
+    from kinetoscope.result.view import Flame
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -83,13 +87,13 @@ def rendering(function: F) -> F:
             "outputs",
             metavar="FILE",
             multiple=True,
-            help="Also write the comparison to FILE; its suffix says the format: .json, .md or "
-            ".txt. Repeat for several files.",
+            help="Also write the document to FILE; its suffix says the format: .html, .json, .md "
+            "or .txt. Repeat for several files.",
         ),
         click.option(
             "--format",
             "form",
-            type=click.Choice(options.FORMATS[:3]),
+            type=click.Choice(options.FORMATS[:4]),
             default="terminal",
             show_default=True,
             help="What to print on stdout.",
@@ -120,6 +124,15 @@ def check_outputs(outputs: Sequence[str]) -> list[tuple[Path, str]]:
     return checked
 
 
+@dataclass(frozen=True)
+class Compared:
+    """A comparison, the runs of its second side, and what a page shows beyond it."""
+
+    comparison: Comparison
+    new: list[Diagnosis]
+    view: ComparisonView | None
+
+
 def compared(
     before: Sequence[str],
     after: Sequence[str],
@@ -127,21 +140,67 @@ def compared(
     margin: float,
     allow: tuple[str, ...],
     real_step_ms: tuple[float, float] | None,
-) -> tuple[Comparison, list[Diagnosis]]:
-    """Load both sides and compare them; returns the runs of the second side as well."""
+    with_view: bool = False,
+) -> Compared:
+    """Load both sides and compare them; `with_view`: a page is wanted."""
     from kinetoscope.cli.progress import progress
     from kinetoscope.compare import CompareOptions, compare
     from kinetoscope.engine import DiagnoseOptions
     from kinetoscope.runs import load_side
 
     real = real_step_ms or (None, None)
+    flames: list[list[Flame | None]] = [[], []]
     with progress() as update:
         sides = [
-            load_side(paths, options=DiagnoseOptions(real_step_ms=ms), progress=update)
-            for paths, ms in zip((before, after), real, strict=True)
+            load_side(
+                paths,
+                options=DiagnoseOptions(real_step_ms=ms),
+                progress=update,
+                seen=_flames_into(kept) if with_view else None,
+            )
+            for paths, ms, kept in zip((before, after), real, flames, strict=True)
         ]
     chosen = CompareOptions(margin=margin, allow=frozenset(allow))
-    return compare(sides[0], sides[1], options=chosen), sides[1]
+    comparison = compare(sides[0], sides[1], options=chosen)
+    view = _view(flames, comparison) if with_view else None
+    return Compared(comparison, sides[1], view)
+
+
+def since(
+    before: str | None, now: Diagnosis, progress: Progress | None = None
+) -> Comparison | None:
+    """Return the comparison with what was before; None when nothing was given."""
+    if before is None:
+        return None
+    from kinetoscope.compare import compare
+    from kinetoscope.runs import load_side
+
+    return compare(load_side(before, progress=progress), now)
+
+
+def _flames_into(kept: list[Flame | None]) -> Callable[[Examined], None]:
+    def keep(found: Examined) -> None:
+        from kinetoscope.viewdata.flame import flame
+
+        kept.append(flame(found.lead))
+
+    return keep
+
+
+def _view(flames: list[list[Flame | None]], comparison: Comparison) -> ComparisonView | None:
+    if not comparison.comparable.answer:
+        return None
+    from kinetoscope.viewdata.difference import comparison_view
+
+    return comparison_view(*flames)
+
+
+def view_wanted(files: Sequence[tuple[Path, str]], form: str) -> bool:
+    """Whether any output shows more of the recordings than the comparison holds."""
+    from kinetoscope.report.comparison import COMPARISON_FORMATS
+
+    names = (form, *(name for _, name in files))
+    return any(COMPARISON_FORMATS[name].shows_view for name in names)
 
 
 def save(comparison: Comparison, files: Sequence[tuple[Path, str]], shown: RenderOptions) -> None:
@@ -162,7 +221,7 @@ def show(comparison: Comparison, form: str, shown: RenderOptions) -> None:
     from kinetoscope.cli import output
     from kinetoscope.report.comparison import render
 
-    output.write(render(comparison, form, shown), utf8=form == "json")
+    output.write(render(comparison, form, shown), utf8=form in ("json", "html"))
 
 
 def exit_code(comparison: Comparison) -> int:

@@ -46,6 +46,16 @@ def rendering(function: F) -> F:
     return function
 
 
+def before(function: F) -> F:
+    """Add `--before`."""
+    return click.option(
+        "--before",
+        metavar="BEFORE",
+        help="A trace, a saved result or a folder of runs from before a change: terminal, "
+        "Markdown and HTML then show what was, what was predicted and what came of it.",
+    )(function)
+
+
 def fail_on(function: F) -> F:
     """Add `--fail-on`."""
     return click.option(

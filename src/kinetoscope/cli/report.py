@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -13,6 +14,7 @@ from kinetoscope.cli import options
 @click.command("report")
 @click.argument("result", metavar="RESULT")
 @options.rendering
+@options.before
 @options.fail_on
 def command(
     result: str,
@@ -21,19 +23,21 @@ def command(
     all_findings: bool,
     verbose: bool,
     no_color: bool,
+    before: str | None,
     fail_on: str,
 ) -> int:
     """Show a saved result again, or convert it.
 
     RESULT is a file that `kinetoscope analyze -o result.json` wrote; - reads it from stdin.
     """
-    from kinetoscope.cli import output
+    from kinetoscope.cli import comparing, output
     from kinetoscope.cli.analyze import exit_code
     from kinetoscope.result.saved import decode
 
     files = output.check_outputs(outputs)
     diagnosis = decode(_read(result), name=result if result != "-" else "stdin")
     shown = output.stdout_options(no_color=no_color, all_findings=all_findings, verbose=verbose)
+    shown = replace(shown, comparison=comparing.since(before, diagnosis))
     output.save(diagnosis, files, shown)
     output.show(diagnosis, form, shown)
     return exit_code(diagnosis, fail_on)

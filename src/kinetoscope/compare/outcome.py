@@ -68,7 +68,10 @@ def sentence(outcome: Outcome, timing: Timing, before: Side, after: Side, margin
     if timing.identical:
         return "No difference: both sides are the same recording."
     speedup = timing.speedup
-    span = f"{factor(speedup.mid)}, between {factor(speedup.low)} and {factor(speedup.high)}"
+    span = (
+        f"{units.factor(speedup.mid)}, between {units.factor(speedup.low)} and "
+        f"{units.factor(speedup.high)}"
+    )
     values = {
         "times": f"{units.duration(before.step_ns)} before, {units.duration(after.step_ns)} after",
         "span": span,
@@ -100,10 +103,3 @@ def _as_recorded(timing: Timing) -> str:
         else (f"{100 * (1 / recorded - 1):.1f} % more")
     )
     return f"; as recorded, with the profiler's cost, {change}"
-
-
-def factor(value: float) -> str:
-    """Return `0.974x`: more decimals near one, where fewer would hide the point."""
-    if 0.95 < value < 1.05:
-        return f"{value:.3f}x"
-    return units.times(value) if value >= 1.995 else f"{value:.2f}x"

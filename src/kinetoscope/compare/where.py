@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from kinetoscope.result import Budget, Diagnosis
 from kinetoscope.result.comparison import BudgetChange, Change, CostChange
+from kinetoscope.result.difference import LEAST_HOST_NOISE, LEAST_NOISE, SMALLEST
 from kinetoscope.result.profile import Cost, CostKind, Profile
 from kinetoscope.result.vocabulary import BudgetClass
 
@@ -16,12 +17,6 @@ MOST_ROWS = 60
 """Changes of each kind of row that are kept, largest first."""
 _NOISE = 2.0
 """Standard errors that a change must pass."""
-_LEAST_NOISE = 0.03
-"""Two runs of one program differ by this part of each row without any reason."""
-_LEAST_HOST_NOISE = 0.25
-"""The same for host time, which profiling inflates from event to event."""
-_SMALLEST = 0.001
-"""Changes below this part of the step are noise whatever their statistics say."""
 
 
 def budget_changes(
@@ -35,8 +30,8 @@ def budget_changes(
         old, new = a.get(key, (0.0, 0.0)), b.get(key, (0.0, 0.0))
         noise = max(
             _NOISE * math.hypot(old[1], new[1]),
-            _LEAST_NOISE * max(old[0], new[0]),
-            _SMALLEST * step,
+            LEAST_NOISE * max(old[0], new[0]),
+            SMALLEST * step,
         )
         rows.append(
             BudgetChange(
@@ -202,8 +197,8 @@ def _compared(
     on_device = max(a.device, b.device) > 0
     before, after = (a.device, b.device) if on_device else (a.host, b.host)
     var = a.device_var + b.device_var if on_device else a.host_var + b.host_var
-    least = _LEAST_NOISE if on_device else _LEAST_HOST_NOISE
-    noise = max(_NOISE * math.sqrt(var), least * max(before, after), _SMALLEST * step)
+    least = LEAST_NOISE if on_device else LEAST_HOST_NOISE
+    noise = max(_NOISE * math.sqrt(var), least * max(before, after), SMALLEST * step)
     if old is None or new is None:
         noise = max(noise, unseen)
     change = _change(before, after, noise)

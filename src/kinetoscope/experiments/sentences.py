@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from kinetoscope import units
-from kinetoscope.compare.outcome import factor
 from kinetoscope.result.experiment import Experiment
 
 
@@ -17,9 +16,9 @@ def sentence_of(experiment: Experiment) -> str:
     if not measured:
         parts.append("No remedy applies to this program.")
     elif best is not None and best.status == "accepted" and best.speedup is not None:
-        span = f"between {factor(best.speedup.low)} and {factor(best.speedup.high)}"
+        span = f"between {units.factor(best.speedup.low)} and {units.factor(best.speedup.high)}"
         parts.append(
-            f"{best.remedy} makes a step {factor(best.speedup.mid)} faster ({span}): "
+            f"{best.remedy} makes a step {units.factor(best.speedup.mid)} faster ({span}): "
             f"{units.duration(best.before_ns)} before, {units.duration(best.after_ns)} after."
         )
     else:

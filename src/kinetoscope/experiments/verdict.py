@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from kinetoscope import units
-from kinetoscope.compare.outcome import RELEVANT, factor, outcome_of
+from kinetoscope.compare.outcome import RELEVANT, outcome_of
 from kinetoscope.compare.timing import Run, timing
 from kinetoscope.experiments.remedy import RELATIVE, Tolerance
 from kinetoscope.result.comparison import Outcome, Ratio
@@ -78,7 +78,8 @@ def status_of(ratio: Ratio, guards: Sequence[Guard]) -> tuple[TrialStatus, str]:
     if broken:
         return "changes_result", "; ".join(f"{g.name}: {g.detail}" for g in broken)
     word = outcome_of(ratio)
-    span = f"{factor(ratio.mid)}, between {factor(ratio.low)} and {factor(ratio.high)}"
+    low, mid, high = (units.factor(value) for value in (ratio.low, ratio.mid, ratio.high))
+    span = f"{mid}, between {low} and {high}"
     if word == "faster":
         return "accepted", f"faster: {span}"
     if word == "slower":

@@ -15,6 +15,8 @@ from kinetoscope.errors import UsageError
 
 if TYPE_CHECKING:
     from kinetoscope.result import Diagnosis
+    from kinetoscope.result.comparison import Comparison
+    from kinetoscope.result.difference import ComparisonView
     from kinetoscope.result.view import View
 
 
@@ -29,6 +31,8 @@ class RenderOptions:
         all_findings: show every finding, not only the first five.
         verbose: show everything that the result holds.
         view: what a page shows beyond the result; None when only a result is at hand.
+        comparison: with an earlier result, for a report that shows the way from there to here.
+        difference: what the page of a comparison shows beyond it.
     """
 
     width: int = 100
@@ -37,6 +41,8 @@ class RenderOptions:
     all_findings: bool = False
     verbose: bool = False
     view: View | None = None
+    comparison: Comparison | None = None
+    difference: ComparisonView | None = None
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,10 @@ from collections import Counter
 
 from kinetoscope import units
 from kinetoscope.report import RenderOptions, phrases
+from kinetoscope.report.comparison import words
 from kinetoscope.report.text import clean, clean_lines
 from kinetoscope.result import Diagnosis, Finding, Location
+from kinetoscope.result.comparison import Comparison
 
 SHOWN_FINDINGS = 5
 SHOWN_PLACES = 3
@@ -36,7 +38,7 @@ def render(diagnosis: Diagnosis, options: RenderOptions) -> str:
     """Return the page, with a newline at the end."""
     everything = options.all_findings or options.verbose
     shown = diagnosis.findings if everything else diagnosis.findings[:SHOWN_FINDINGS]
-    parts = [_headline(diagnosis), _budget(diagnosis)]
+    parts = [_headline(diagnosis), _since(options.comparison), _budget(diagnosis)]
     parts += [_finding(finding, number) for number, finding in enumerate(shown, 1)]
     if not diagnosis.findings:
         parts.append("No findings.")
@@ -62,6 +64,12 @@ def _headline(diagnosis: Diagnosis) -> str:
         f"Step time **{phrases.step_time(step)}**; {phrases.step_detail(step)}.\n\n"
         f"{sources}"
     )
+
+
+def _since(comparison: Comparison | None) -> str:
+    if comparison is None:
+        return ""
+    return "\n".join(f"* **{label}:** {escape(text)}" for label, text in words.loop(comparison))
 
 
 def _budget(diagnosis: Diagnosis) -> str:

@@ -11,14 +11,13 @@ from typing import Any
 import msgspec
 
 from kinetoscope.report.text import clean, clean_lines, shorten
-from kinetoscope.result.view import View
 
 LONGEST = 4_000
 """Characters of a text that a page carries; longer ones lose their middle."""
 _MANY_LINES = frozenset({"snippet"})
 
 
-def packed(view: View) -> bytes:
+def packed(view: msgspec.Struct) -> bytes:
     """Return the deflated bytes: length of the JSON (u32, little endian), JSON, columns.
 
     In the JSON a column's `data` is its place among the columns: [first byte, number of bytes].

@@ -10,10 +10,12 @@ from rich.text import Text
 from kinetoscope import units
 from kinetoscope.report import RenderOptions, phrases
 from kinetoscope.report.budget_lines import CLASS_STYLES, add_budget
+from kinetoscope.report.comparison.words import loop
 from kinetoscope.report.finding_lines import add_finding
 from kinetoscope.report.layout import Page
 from kinetoscope.report.text import clean, to_ascii
 from kinetoscope.result import DeviceTimeline, Diagnosis
+from kinetoscope.result.comparison import Comparison
 
 SHOWN_FINDINGS = 5
 SHOWN_REASONS = 4
@@ -26,6 +28,8 @@ def render(diagnosis: Diagnosis, options: RenderOptions) -> str:
     _step(page, diagnosis)
     add_budget(page, diagnosis.budget, verbose=options.verbose)
     _devices(page, diagnosis.device_timeline, options)
+    if options.comparison is not None:
+        _since(page, options.comparison)
     _findings(page, diagnosis, options)
     _recording(page, diagnosis)
     _rules(page, diagnosis, options)
@@ -68,6 +72,14 @@ def _step(page: Page, diagnosis: Diagnosis) -> None:
     page.blank()
     _label(page, "Step", Text(phrases.step_time(diagnosis.step), style="bold"))
     page.prose(phrases.step_detail(diagnosis.step), indent=_column(page), style="dim")
+
+
+def _since(page: Page, comparison: Comparison) -> None:
+    page.blank()
+    last = ""
+    for label, text in loop(comparison):
+        _label(page, label if label != last else "", text)
+        last = label
 
 
 def _devices(page: Page, rows: tuple[DeviceTimeline, ...], options: RenderOptions) -> None:

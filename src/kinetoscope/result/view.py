@@ -13,7 +13,10 @@ import msgspec
 
 VIEW_VERSION = 1
 
-Unit = Literal["ns", "bytes", "ratio", "count", "bytes_per_s", "flop_per_s", "text", "factor"]
+Unit = Literal[
+    "ns", "change_ns", "bytes", "ratio", "count", "bytes_per_s", "flop_per_s", "text", "factor"
+]
+"""`change_ns`: a time with its sign."""
 
 
 class Column(msgspec.Struct, frozen=True):
@@ -42,6 +45,12 @@ class Name(msgspec.Struct, frozen=True):
     text: str
     kind: str
 
+
+DEVICE_KINDS = frozenset(
+    """gemm attention elementwise reduction optimizer kernel collective copy idle_compute
+    idle_memory idle_data_loading idle_communication idle_framework idle_unattributed""".split()
+)
+"""Kinds of boxes that stand for time of the device."""
 
 BOX_KINDS = (
     "user",
@@ -152,7 +161,9 @@ class Flame(msgspec.Struct, frozen=True):
         host_ns: own time on the host, without that of the callees.
         device_ns: work of the device that the node itself launched; of an `idle` node idle time.
         calls: how often.
-        steps: over how many steps.
+        steps: over how many steps the device times (and calls of device events) go.
+        host_steps: over how many the host times go; one more than those of the device, whose
+            window lies between the ends of steps.
         pruned_ns: own time of paths that were too small to keep, and now counts for their parent.
     """
 
@@ -163,6 +174,7 @@ class Flame(msgspec.Struct, frozen=True):
     device_ns: Column
     calls: Column
     steps: int
+    host_steps: int = 0
     pruned_ns: int = 0
 
 

@@ -59,7 +59,7 @@ def flame(analysis: Analysis) -> Flame | None:
     _idle(analysis, pool, paths, of_node)
     if paths.sums[:, :2].sum() == 0:
         return None
-    return _written(paths, pool, analysis.steps)
+    return _written(paths, pool, (analysis.steps, analysis.steps_on_host))
 
 
 def _host_paths(analysis: Analysis, pool: NamePool, paths: _Paths) -> IntArray:
@@ -174,7 +174,7 @@ def _lifted(paths: _Paths, path: IntArray, idle_ns: IntArray) -> IntArray:
     return np.where(known, target[np.maximum(path, 0)] if target.size else -1, -1)
 
 
-def _written(paths: _Paths, pool: NamePool, steps: int) -> Flame:
+def _written(paths: _Paths, pool: NamePool, steps: tuple[int, int]) -> Flame:
     """Fold small paths into their parents and write the rest depth first, largest first."""
     parent, own = paths.parent, paths.sums
     total = _subtree(parent, own)
@@ -196,7 +196,8 @@ def _written(paths: _Paths, pool: NamePool, steps: int) -> Flame:
         host_ns=pack(sums[order, 0]),
         device_ns=pack(sums[order, 1]),
         calls=pack(own[order, 2]),
-        steps=steps,
+        steps=steps[0],
+        host_steps=steps[1],
         pruned_ns=pruned,
     )
 

@@ -17,6 +17,7 @@ COMPARISON_FORMATS = {
     for form in (
         Format("terminal", (".txt",), "kinetoscope.report.comparison.terminal"),
         Format("json", (".json",), "kinetoscope.report.comparison.json"),
+        Format("html", (".html", ".htm"), "kinetoscope.report.comparison.html", shows_view=True),
         Format("markdown", (".md", ".markdown"), "kinetoscope.report.comparison.markdown"),
     )
 }

@@ -7,14 +7,17 @@ from collections.abc import Sequence
 from kinetoscope import units
 from kinetoscope.report import phrases
 from kinetoscope.report.text import clean, shorten
+from kinetoscope.result import Gain
 from kinetoscope.result.comparison import (
     Comparable,
     Comparison,
     CostChange,
     Difference,
     FindingChange,
+    Kept,
     Outcome,
     Prediction,
+    Ratio,
     ScalePoint,
     Scaling,
     Side,
@@ -38,7 +41,7 @@ STYLES: dict[Outcome, str] = {
     "scaling": "cyan",
 }
 
-_KEPT = {
+KEPT: dict[Kept, str] = {
     "more": "more than predicted",
     "as_predicted": "as predicted",
     "less": "less than predicted",
@@ -119,14 +122,47 @@ def finding(item: FindingChange) -> str:
     return f"{clean(item.code)} {clean(item.name)}{place}"
 
 
+def speedup(ratio: Ratio | None) -> str:
+    """Return a measured speed-up with its interval; "" when there is none."""
+    return _range(ratio.low, ratio.mid, ratio.high) if ratio else ""
+
+
+def promised(gain: Gain) -> str:
+    """Return a predicted speed-up with its range."""
+    if gain.basis == "none":
+        return "no time gain"
+    return _range(gain.low, gain.mid, gain.high)
+
+
+def _range(low: float, mid: float, high: float) -> str:
+    if low == high:
+        return units.factor(mid)
+    return f"{units.factor(mid)} ({units.factor(low)} to {units.factor(high)})"
+
+
 def prediction(item: Prediction) -> str:
     """Return what was promised and what came."""
-    gain, got = item.predicted, item.achieved
-    promised = units.speedup(gain.low, gain.mid, gain.high)
     return (
-        f"{clean(item.code)} predicted {promised}; achieved "
-        f"{units.speedup(got.low, got.mid, got.high)}: {_KEPT[item.kept]}"
+        f"{clean(item.code)} predicted {promised(item.predicted)}; achieved "
+        f"{speedup(item.achieved)}: {KEPT[item.kept]}"
     )
+
+
+def loop(comparison: Comparison) -> list[tuple[str, str]]:
+    """Return the way from the first side to the second, in labelled lines.
+
+    For a report of the second side: what was, what was promised, what came of it.
+    """
+    lines = [
+        ("Before", f"{side(comparison.before)}. {clean(comparison.before.sentence)}"),
+        ("Now", clean(comparison.verdict.sentence)),
+    ]
+    lines += [("Promised", prediction(item)) for item in comparison.predictions]
+    promised_codes = {item.code for item in comparison.predictions}
+    gone = [item for item in comparison.findings.gone if item.code not in promised_codes]
+    for label, items in (("Gone", gone), ("New", comparison.findings.new)):
+        lines += [(label, finding(item)) for item in items]
+    return lines
 
 
 def scale_row(point: ScalePoint) -> str:

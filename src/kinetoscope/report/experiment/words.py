@@ -27,17 +27,12 @@ STYLES: dict[TrialStatus, str] = {
 }
 
 
-def factor(value: float) -> str:
-    """Return a speed-up with enough decimals to see on which side of one it is."""
-    return f"{value:.2f}x" if value < 9.95 else units.times(value)
-
-
 def speedup(trial: Trial) -> str:
     """Return the speed-up with its interval; "" when it was not measured."""
     ratio = trial.speedup
     if ratio is None:
         return ""
-    return f"{factor(ratio.mid)} ({factor(ratio.low)} to {factor(ratio.high)})"
+    return f"{units.factor(ratio.mid)} ({units.factor(ratio.low)} to {units.factor(ratio.high)})"
 
 
 def predicted(trial: Trial) -> str:
@@ -45,7 +40,7 @@ def predicted(trial: Trial) -> str:
     gain = trial.predicted
     if gain is None or gain.basis == "none":
         return ""
-    return f"{factor(gain.mid)} ({factor(gain.low)} to {factor(gain.high)})"
+    return f"{units.factor(gain.mid)} ({units.factor(gain.low)} to {units.factor(gain.high)})"
 
 
 def guard(trial: Trial) -> str:
