@@ -10,9 +10,10 @@ import kinetoscope
 from kinetoscope.compare.comparable import comparable
 from kinetoscope.compare.findings import finding_changes, predictions
 from kinetoscope.compare.outcome import MARGIN, refused, verdict
+from kinetoscope.compare.pace import pace
 from kinetoscope.compare.scaling import scaling
 from kinetoscope.compare.sides import side_of
-from kinetoscope.compare.timing import Timing, lead_steps, run_of, timing
+from kinetoscope.compare.timing import SEVERAL_RUNS, Timing, lead_steps, run_of, timing
 from kinetoscope.compare.where import budget_changes, cost_changes
 from kinetoscope.errors import UsageError
 from kinetoscope.result import Diagnosis
@@ -24,9 +25,6 @@ from kinetoscope.result.comparison import (
     Side,
 )
 from kinetoscope.result.profile import Profile
-
-FEW_RUNS = 3
-"""Below this many runs a side the noise between runs is a prior, not a measurement."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +67,7 @@ def compare(
         [run_of(p) for p in profiles[0]],
         [run_of(p) for p in profiles[1]],
         same_options=not any(d.what == "options" for d in same.differences),
+        device_pace=pace(*profiles),
     )
     answer = verdict(times, *sides, options.margin)
     return _document(
@@ -117,11 +116,18 @@ def _notes(a: Sequence[Diagnosis], b: Sequence[Diagnosis], times: Timing) -> tup
         return ()
     notes = [
         f"Two runs of one program are taken to differ by {times.run_sd:.1%} (standard deviation)"
-        + (", from the runs." if min(len(a), len(b)) >= FEW_RUNS else ", mostly an assumption.")
+        + (", from the runs." if min(len(a), len(b)) >= SEVERAL_RUNS else ", mostly an assumption.")
     ]
-    if min(len(a), len(b)) < FEW_RUNS:
+    if min(len(a), len(b)) < SEVERAL_RUNS:
         notes.append(
             f"{len(a)} and {len(b)} runs: three or more a side, interleaved, narrow the interval."
+        )
+    if times.device_pace is not None:
+        when = "before" if times.device_pace.log_ratio > 0 else "after"
+        notes.append(
+            f"The same kernels take {times.device_pace.slower_ratio:.0%} longer {when}: the device "
+            "ran at another clock or was shared, which explains the change without the program. "
+            "Record three runs a side or more, in turns."
         )
     if any(len(lead_steps(p).host_ns) < 5 for p in _profiles([*a, *b])):
         notes.append("A run has fewer than five steady steps: record more of them.")

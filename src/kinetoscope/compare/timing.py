@@ -22,6 +22,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from kinetoscope.compare.pace import Pace, explains
 from kinetoscope.result.comparison import Ratio
 from kinetoscope.result.profile import Profile, RankSteps
 
@@ -42,6 +43,8 @@ one CPU program differed by a factor of up to 17, and their steps by 18 % within
 (`benchmarks/false_positives.py`)."""
 PRIOR_DF = 8
 """The prior weighs as much as this many runs."""
+SEVERAL_RUNS = 3
+"""From this many runs a side on, what they differ by is measured, the device's clock included."""
 LEAST_DF = 2
 """With fewer degrees of freedom the runs' own deviation says next to nothing."""
 _END_OF_BRACKET = 1.645
@@ -90,12 +93,14 @@ class Timing:
         recorded: the same of the step times as recorded.
         run_sd: standard deviation between runs that was used, as a share.
         identical: the two sides are the same recordings.
+        device_pace: set when the device's own pace explains the change.
     """
 
     speedup: Ratio
     recorded: float
     run_sd: float
     identical: bool = False
+    device_pace: Pace | None = None
 
 
 def run_of(profile: Profile) -> Run:
@@ -121,7 +126,12 @@ def lead_steps(profile: Profile) -> RankSteps:
 
 
 def timing(
-    before: Sequence[Run], after: Sequence[Run], *, same_options: bool, paired: bool = False
+    before: Sequence[Run],
+    after: Sequence[Run],
+    *,
+    same_options: bool,
+    paired: bool = False,
+    device_pace: Pace | None = None,
 ) -> Timing:
     """Return the speed-up of `after` over `before`.
 
@@ -131,18 +141,26 @@ def timing(
         same_options: both sides were recorded with the same options, and err alike.
         paired: run i of one side was made next to run i of the other, so that what drifts over
             the whole experiment (clocks, temperature, neighbours) cancels out.
+        device_pace: by how much the device itself ran faster or slower, if it did. A single run
+            a side that changed the same way tells nothing about the program.
     """
     mid = math.exp(_log_mean(before) - _log_mean(after))
     if _identical(before, after):
         return Timing(Ratio(1.0, 1.0, 1.0), 1.0, 0.0, identical=True)
     random = np.random.default_rng(SEED)
     sd, df = between_runs(before, after, paired=paired)
+    clock = device_pace if min(len(before), len(after)) < SEVERAL_RUNS else None
+    if clock is not None and explains(clock, math.log(mid)):
+        sd = max(sd, abs(clock.log_ratio) / math.sqrt(2))
+    else:
+        clock = None
     shared = random.standard_normal(DRAWS) if same_options else None
     sides = [_draws(side, sd, df, shared, random) for side in (before, after)]
     low, high = np.exp(np.percentile(sides[0] - sides[1], (2.5, 97.5)))
     plain = [np.mean(np.log([run.recorded for run in side])) for side in (before, after)]
     recorded = math.exp(float(plain[0] - plain[1]))
-    return Timing(Ratio(min(float(low), mid), mid, max(float(high), mid)), recorded, sd)
+    speedup = Ratio(min(float(low), mid), mid, max(float(high), mid))
+    return Timing(speedup, recorded, sd, device_pace=clock)
 
 
 def between_runs(
