@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from kinetoscope.analysis import Analysis
 from kinetoscope.engine import DiagnoseOptions, diagnose
 from kinetoscope.errors import EmptyTraceError, FormatError, InputNotFoundError, UsageError
 from kinetoscope.result import Diagnosis
+from kinetoscope.rules.api import Hit
+from kinetoscope.rules.registry import all_rules
 from kinetoscope.testing import TraceBuilder
 
 _ROOT = Path(os.environ.get("KINETOSCOPE_TRACES", Path(__file__).parents[2] / "shared/traces"))
@@ -261,3 +265,21 @@ def test_a_lone_rank_that_waits_has_a_wide_bracket(tmp_path: Path) -> None:
     step = diagnose(t.write(tmp_path / "t.json")).step.time_ns
     assert step.high == pytest.approx(1_000_000, rel=0.01)
     assert step.low <= 110_000
+
+
+@pytest.mark.parametrize(
+    ("busy_us", "reason"),
+    [
+        (980, "no gain: hidden behind the device's work"),
+        (400, "the fix would gain less than 2 % of the step"),
+    ],
+)
+def test_what_brings_nothing_is_withheld_with_the_reason(busy_us: int, reason: str) -> None:
+    t = TraceBuilder()
+    for step in range(4):
+        t.step(step * 1_000, 1_000)
+        t.kernel("gemm", step * 1_000 + 10, busy_us, launch_at=step * 1_000 + 2)
+    (rule,) = (r for r in all_rules() if r.code == "FW503")
+    rule = replace(rule, needs=frozenset(), check=lambda *_: [Hit(message="20 reads.")])
+    record = rule.run(Analysis(t.read())).record()
+    assert (record.status, record.reason, record.withheld) == ("silent", reason, "20 reads.")

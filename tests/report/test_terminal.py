@@ -131,10 +131,21 @@ def test_errored_rules_are_never_hidden() -> None:
 
 
 def test_why_a_rule_said_nothing() -> None:
-    rules = (RuleOutcome("DL105", "silent", "found, but it costs little"),)
+    rules = (
+        RuleOutcome("CP204", "silent", "explained by CP202", "One product takes 40 %."),
+        *(
+            RuleOutcome(f"DL10{n}", "silent", "no gain: hidden behind the device's work", "A copy.")
+            for n in range(3, 7)
+        ),
+    )
     diagnosis = results.diagnosis(rules=rules)
-    assert "DL105" not in _page(diagnosis)
-    assert "DL105: found, but it costs little" in _page(diagnosis, verbose=True)
+    page = _page(diagnosis)
+    assert "DL103: A copy. Not reported (no gain: hidden behind the device's work)." in page
+    assert "2 more findings withheld: --verbose" in page
+    assert "CP204" not in page
+    page = _page(diagnosis, verbose=True)
+    assert "DL106: A copy." in page
+    assert "CP204: explained by CP202" in page
 
 
 def test_a_range_without_spread_is_one_number() -> None:

@@ -140,6 +140,7 @@ def _notes(diagnosis: Diagnosis) -> str:
         f"* {escape(phrases.skipped_line(reason, codes))}"
         for reason, codes in phrases.skipped(diagnosis)
     ]
+    lines += [f"* {escape(line)}" for line in phrases.withheld(diagnosis)]
     lines += [
         f"* {escape(f'{o.code} failed: {o.reason}')}"
         for o in diagnosis.rules

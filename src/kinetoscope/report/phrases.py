@@ -171,6 +171,21 @@ def skipped_line(reason: str, codes: Sequence[str]) -> str:
     return f"{number}: {reason}"
 
 
+def withheld(diagnosis: Diagnosis) -> list[str]:
+    """Return what was found and not reported, and why: `FW503: .... No gain: hidden ...`.
+
+    What a reported finding explains is left out: it is not withheld.
+    """
+    return [
+        f"{clean(o.code)}: {clean(o.withheld)} Not reported ({clean(o.reason)})."
+        for o in diagnosis.rules
+        if o.status == "silent" and o.withheld and o.reason and not o.reason.startswith(_EXPLAINED)
+    ]
+
+
+_EXPLAINED = "explained by "
+
+
 def inputs(infos: Sequence[InputInfo]) -> list[str]:
     """Return a line for each input; more than four become one line."""
     if len(infos) > 4:

@@ -19,6 +19,7 @@ from kinetoscope.result.comparison import Comparison
 
 SHOWN_FINDINGS = 5
 SHOWN_REASONS = 4
+SHOWN_WITHHELD = 2
 
 
 def render(diagnosis: Diagnosis, options: RenderOptions) -> str:
@@ -161,12 +162,23 @@ def _rules(page: Page, diagnosis: Diagnosis, options: RenderOptions) -> None:
     if len(shown) < len(reasons):
         rest = sum(len(codes) for _, codes in reasons[SHOWN_REASONS:])
         _bullet(page, f"{rest} for other reasons: --verbose")
+    _withheld(page, diagnosis, options)
     for outcome in diagnosis.rules:
-        if outcome.status == "silent" and outcome.reason and options.verbose:
-            _bullet(page, Text(f"{clean(outcome.code)}: {clean(outcome.reason)}", style="dim"))
-        elif outcome.status == "errored":
+        if outcome.status == "errored":
             text = Text(f"{clean(outcome.code)} failed: {clean(outcome.reason or 'no reason')}")
             _bullet(page, text, style="red")
+
+
+def _withheld(page: Page, diagnosis: Diagnosis, options: RenderOptions) -> None:
+    found = phrases.withheld(diagnosis)
+    for line in found if options.verbose else found[:SHOWN_WITHHELD]:
+        _bullet(page, line)
+    if len(found) > SHOWN_WITHHELD and not options.verbose:
+        more = units.plural(len(found) - SHOWN_WITHHELD, "more finding", "more findings")
+        _bullet(page, f"{more} withheld: --verbose")
+    for outcome in diagnosis.rules if options.verbose else ():
+        if outcome.status == "silent" and outcome.reason and outcome.reason.startswith("explained"):
+            _bullet(page, Text(f"{clean(outcome.code)}: {clean(outcome.reason)}", style="dim"))
 
 
 def _next(page: Page, diagnosis: Diagnosis) -> None:

@@ -153,11 +153,17 @@ class DeviceTimeline(msgspec.Struct, frozen=True):
 
 
 class RuleOutcome(msgspec.Struct, frozen=True):
-    """What one rule said about the trace."""
+    """What one rule said about the trace.
+
+    Attributes:
+        reason: why it is silent although something was found, could not look, or failed.
+        withheld: what a silent rule found.
+    """
 
     code: str
     status: RuleStatus
     reason: str | None = None
+    withheld: str | None = None
 
 
 class Diagnosis(msgspec.Struct, frozen=True):

@@ -7,7 +7,6 @@ whose fix is already in place is withdrawn, and the rule says why.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 from kinetoscope.rules.api import Outcome
@@ -22,9 +21,7 @@ def without_what_is_on(outcomes: Sequence[Outcome], facts: Facts | None) -> list
     kept = []
     for outcome in outcomes:
         reason = _contradiction(outcome.rule.code, facts) if outcome.status == "fired" else None
-        kept.append(
-            outcome if reason is None else replace(outcome, status="silent", hits=(), reason=reason)
-        )
+        kept.append(outcome if reason is None else outcome.silenced(reason))
     return kept
 
 
@@ -37,21 +34,21 @@ def _all_optimizers(facts: Facts, *flags: str) -> str | None:
     optimizers = _entries(facts, "optimizers")
     for flag in flags:
         if optimizers and all(entry.get(flag) is True for entry in optimizers):
-            return f"found, but every optimizer has {flag}=True already"
+            return f"already on: every optimizer has {flag}=True"
     return None
 
 
 def _loaders_with_workers(facts: Facts) -> str | None:
     loaders = _entries(facts, "loaders")
     if loaders and all(_positive(entry.get("num_workers")) for entry in loaders):
-        return "found, but every DataLoader has workers already"
+        return "already on: every DataLoader has workers"
     return None
 
 
 def _loaders_persistent(facts: Facts) -> str | None:
     loaders = _entries(facts, "loaders")
     if loaders and all(entry.get("persistent_workers") is True for entry in loaders):
-        return "found, but every DataLoader has persistent_workers=True already"
+        return "already on: every DataLoader has persistent_workers=True"
     return None
 
 
@@ -61,7 +58,7 @@ def _launches_asynchronous(facts: Facts) -> str | None:
     if not isinstance(environment, dict) or not isinstance(machine, dict) or machine.get("hip"):
         return None
     value = environment.get("CUDA_LAUNCH_BLOCKING", "0")
-    return "found, but CUDA_LAUNCH_BLOCKING is not set" if value in ("", "0") else None
+    return "CUDA_LAUNCH_BLOCKING is not set" if value in ("", "0") else None
 
 
 def _entries(facts: Facts, name: str) -> list[dict[str, Any]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -137,23 +137,45 @@ class Rule:
         kept = tuple(hit for hit in hits if hit.keep or worth_saying(hit.gain))
         if kept:
             return Outcome(self, "fired", hits=kept)
-        withheld = "found, but the fix would gain less than 2 % of the step" if hits else None
-        return Outcome(self, "silent", reason=withheld)
+        if not hits:
+            return Outcome(self, "silent")
+        return Outcome(self, "silent", reason=_no_gain(self, analysis), withheld=hits[0].message)
+
+
+_HIDING = 0.9
+"""Busy share of the step from which on the device hides what the host does."""
+
+
+def _no_gain(rule: Rule, analysis: Analysis) -> str:
+    """Why something that was found is not worth a fix."""
+    busy = analysis.busy_per_step_ns / max(analysis.step_ns, 1)
+    if rule.class_ in ("framework", "data_loading") and analysis.device and busy >= _HIDING:
+        return "no gain: hidden behind the device's work"
+    return "the fix would gain less than 2 % of the step"
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one rule said about one trace."""
+    """What one rule said about one trace.
+
+    `withheld` is what a silent rule found and did not report; `reason` says why.
+    """
 
     rule: Rule
     status: RuleStatus
     hits: tuple[Hit, ...] = ()
     reason: str | None = None
     error: Exception | None = None
+    withheld: str | None = None
+
+    def silenced(self, reason: str) -> Outcome:
+        """The outcome without its hits, and why."""
+        found = self.hits[0].message if self.hits else self.withheld
+        return replace(self, status="silent", hits=(), reason=reason, withheld=found)
 
     def record(self) -> RuleOutcome:
         """The line of the result's `rules`."""
-        return RuleOutcome(code=self.rule.code, status=self.status, reason=self.reason)
+        return RuleOutcome(self.rule.code, self.status, self.reason, self.withheld)
 
     @property
     def findings(self) -> tuple[Finding, ...]:
