@@ -141,6 +141,9 @@ class DeviceEvents(HostEvents):
         sequence: int | None = None,
         tid: int | None = None,
         name: str = "allreduce",
+        kernel: str | None = None,
+        ranks: Sequence[int] | None = None,
+        received: int | None = None,
     ) -> Self:
         """A collective's kernel, and when launched: `record_param_comms`, `nccl:*`, the launch.
 
@@ -157,18 +160,21 @@ class DeviceEvents(HostEvents):
             sequence: `Seq`, the number of the collective in its group (written since 2026).
             tid: host thread.
             name: `Collective name`: allreduce, _allgather_base, _reduce_scatter_base, broadcast.
+            kernel: name of the kernel; NCCL's since 2.18 if left out.
+            ranks: members of the group, 0 .. group_size - 1 if left out.
+            received: elements out, if not as many as in.
         """
         args: dict[str, Any] = {
             "Collective name": name,
             "In msg nelems": elements,
-            "Out msg nelems": elements,
+            "Out msg nelems": elements if received is None else received,
             "Group size": group_size,
             "dtype": dtype,
             "In split size": "[]",
             "Out split size": "[]",
             "Process Group Name": group,
             "Process Group Description": "default_pg",
-            "Process Group Ranks": json.dumps(list(range(group_size))),
+            "Process Group Ranks": json.dumps(list(ranks or range(group_size))),
         }
         if sequence is not None:
             args["Seq"] = sequence
@@ -177,7 +183,7 @@ class DeviceEvents(HostEvents):
             label = {"allreduce": "all_reduce"}.get(name, name)
             self.annotation(f"nccl:{label}", launch_at + 1, 10, tid=tid)
         return self.kernel(
-            f"ncclDevKernel_{_NCCL_NAMES.get(name, 'Generic')}(ncclDevKernelArgsStorage<4096ul>)",
+            kernel or f"ncclDevKernel_{_NCCL_NAMES.get(name, 'Generic')}({_STORAGE})",
             start,
             dur,
             stream=stream,
@@ -245,6 +251,7 @@ class DeviceEvents(HostEvents):
         return corr
 
 
+_STORAGE = "ncclDevKernelArgsStorage<4096ul>"
 _NCCL_NAMES = {
     "allreduce": "AllReduce_Sum_f32_RING_LL",
     "_allgather_base": "AllGather_RING_LL",

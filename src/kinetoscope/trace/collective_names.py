@@ -8,6 +8,8 @@ collectives, NCCL's kernels before and after 2.18 (`ncclKernel_AllReduce_RING_LL
 
 from __future__ import annotations
 
+import re
+
 #: (part of the name without underscores, collective); the first that matches wins.
 _PARTS: tuple[tuple[str, str], ...] = (
     ("barrier", "barrier"),
@@ -27,6 +29,8 @@ _PARTS: tuple[tuple[str, str], ...] = (
 
 JOINT = frozenset({"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier"})
 """Collectives that all ranks of the group leave together."""
+
+_PROTOCOL = re.compile(r"^ncclKernel_[A-Za-z]+_(RING|TREE|COLLNET\w*|NVLS\w*)_(LL128|LL|SIMPLE)_")
 
 _ELEMENT_BYTES = {
     "double": 8,
@@ -58,3 +62,13 @@ def element_bytes(dtype: str) -> int:
     """Size of one element of a c10 scalar type; 0 when unknown."""
     low = dtype.lower()
     return 1 if low.startswith("float8") else _ELEMENT_BYTES.get(low, 0)
+
+
+def nccl_protocol(name: str) -> tuple[str, str] | None:
+    """Algorithm and protocol in the name of a kernel of NCCL up to 2.17: ("RING", "LL").
+
+    Names since 2.18 (`ncclDevKernel_*_RING_LL`) name the vehicle of the launch, whatever protocol
+    runs: None.
+    """
+    match = _PROTOCOL.match(name)
+    return (match[1], match[2]) if match else None

@@ -1,0 +1,69 @@
+"""Host ranges of torch.distributed that a rule looks for, and what was launched inside them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+
+from kinetoscope.analysis import Analysis
+from kinetoscope.metrics.intervals import Intervals, empty, union
+from kinetoscope.rules.communication._calls import launches_of
+from kinetoscope.trace.calltree import nearest
+from kinetoscope.trace.kinds import DEVICE_WORK
+from kinetoscope.trace.links import rows_of
+from kinetoscope.trace.trace import IntArray
+
+
+def ranges(analysis: Analysis, test: Callable[[str], bool]) -> IntArray:
+    """Outermost nodes whose name passes the test and that begin in the steady steps."""
+    trace, tree = analysis.trace, analysis.trace.tree
+    if not tree.rows.size:
+        return np.empty(0, dtype=np.int64)
+    names = np.fromiter((test(n) for n in trace.names), bool, len(trace.names))
+    if not names.any():
+        return np.empty(0, dtype=np.int64)
+    flagged = np.append(names, False)[trace.column("name_id")[tree.rows]]
+    around = nearest(flagged, tree.parent)
+    above = np.where(tree.parent >= 0, around[np.maximum(tree.parent, 0)], -1)
+    low, high = analysis.times.host_window
+    return np.flatnonzero(flagged & (above < 0) & (tree.start >= low) & (tree.start < high))
+
+
+def steps_with(analysis: Analysis, nodes: IntArray) -> int:
+    """In how many steps one of these nodes begins."""
+    return int(np.unique(analysis.trace.steps.of(analysis.trace.tree.start[nodes])).size)
+
+
+def host_time(analysis: Analysis, nodes: IntArray) -> Intervals:
+    """Time inside these nodes, as a union."""
+    tree = analysis.trace.tree
+    return union(tree.start[nodes], tree.end[nodes]) if nodes.size else empty()
+
+
+def launched_inside(analysis: Analysis, inside: Intervals, *, collectives: bool = True) -> IntArray:
+    """Calls within this host time that launched device work, with or without collectives."""
+    trace = analysis.trace
+    rows = rows_of(trace, *DEVICE_WORK)
+    if not collectives:
+        rows = np.setdiff1d(rows, analysis.comm.row)
+    launch = launches_of(analysis, rows)
+    found: IntArray = launch[within(trace.column("ts_ns")[launch], inside)]
+    return found
+
+
+def within(at: IntArray, inside: Intervals) -> npt.NDArray[np.bool_]:
+    """Which moments lie inside a union."""
+    if not inside[0].size:
+        return np.zeros(at.size, dtype=bool)
+    i = np.searchsorted(inside[0], at, side="right") - 1
+    return np.asarray((i >= 0) & (at < inside[1][np.maximum(i, 0)]))
+
+
+def collectives_inside(analysis: Analysis, inside: Intervals) -> IntArray:
+    """Positions of the collectives that were called within this host time."""
+    comm, trace = analysis.comm, analysis.trace
+    launch = trace.links.launch[comm.row]
+    at = trace.column("ts_ns")[np.where(launch >= 0, launch, comm.row)]
+    return np.flatnonzero(within(at, inside) & ((launch >= 0) | (not comm.on_device)))
