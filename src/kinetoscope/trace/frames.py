@@ -482,3 +482,8 @@ def is_event_wait(name: str) -> bool:
 def is_collective_result_wait(name: str) -> bool:
     """Waiting for a functional collective (`wait_tensor`) or a work handle."""
     return name.endswith((": wait_tensor", "::wait_tensor")) or is_collective_wait_frame(name)
+
+
+def is_gloo_range(name: str) -> bool:
+    """The range in which Gloo works on a collective (ProcessGroupGloo.cpp)."""
+    return name.startswith("gloo:")

@@ -64,6 +64,8 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
     if max(device, host) < options.min_share * analysis.step_ns:
         return
     without = Change(host_cut=host_back, drop_calls=calls)
+    shorter = (0.3 * dur[copied]).astype(np.int64)
+    cautious = Change(host_cut=host_back, host_cut_factor=0.5, durations=(copied, shorter))
     yield Hit(
         message=(
             f"DDP copies {round(back.size / steps)} gradients out of its buckets in every step: "
@@ -81,7 +83,7 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
             reference="https://docs.pytorch.org/docs/stable/generated/"
             "torch.nn.parallel.DistributedDataParallel.html",
         ),
-        gain=analysis.gain(without),
+        gain=analysis.gain(cautious, without),
         confidence=0.9,
         claims=host_back,
         at_most="medium",
