@@ -116,7 +116,7 @@ def _without(analysis: Analysis, positions: IntArray, host: Intervals, part: flo
     return Change(
         host_cut=merge(host),
         host_cut_factor=part,
-        drop_calls=launched_inside(analysis, host, collectives=False),
+        drop_calls=launched_inside(analysis, host, collectives=False) if part == 1.0 else None,
         durations=(comm.row[positions], np.maximum(stay, 1000)),
     )
 
