@@ -90,7 +90,7 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
         fix=Fix(
             summary="Fuse the optimizer's update.",
             snippet=f"torch.optim.{names[0]}(..., fused=True)",
-            reference="https://docs.pytorch.org/docs/stable/generated/torch.optim.AdamW.html",
+            reference=f"https://docs.pytorch.org/docs/stable/generated/torch.optim.{names[0]}.html",
         ),
         gain=analysis.gain(*changes),
         confidence=0.7,
