@@ -5,6 +5,8 @@ They decide per distinct name, as those of `frames` do.
 
 from __future__ import annotations
 
+import re
+
 from kinetoscope.trace.frames import parse_frame
 
 
@@ -89,19 +91,52 @@ def is_scaler_check(name: str) -> bool:
 
 
 def is_autotuning(name: str) -> bool:
-    """Frames of Triton and Inductor that compile a kernel or try variants of it out."""
-    return any(part in name for part in _AUTOTUNERS) or (
-        "triton/runtime/jit.py(" in name and name.endswith((": _do_compile", ": compile"))
+    """Frames of Triton and Inductor that compile a kernel or try variants of it out.
+
+    Not `run`: every launch goes through that one.
+    """
+    return name.endswith(_TRIALS) and any(part in name for part in _TUNERS)
+
+
+_TRIALS = tuple(
+    f": {name}"
+    for name in (
+        "do_bench",
+        "do_bench_cudagraph",
+        "_bench",
+        "bench",
+        "benchmark",
+        "benchmark_gpu",
+        "compile",
+        "_do_compile",
+        "_init_handles",
     )
-
-
-_AUTOTUNERS = (
-    "triton/runtime/autotuner.py(",
+)
+_TUNERS = (
+    "triton/runtime/",
     "triton/testing.py(",
     "triton/compiler/compiler.py(",
-    "torch/_inductor/runtime/benchmarking.py(",
+    "torch/_inductor/runtime/",
     "torch/_inductor/autotune_process.py(",
     "torch/_inductor/select_algorithm.py(",
+)
+
+
+def is_graph_capture(name: str) -> bool:
+    """Runtime calls that record a graph and make it ready to run."""
+    return name.startswith(_CAPTURES)
+
+
+_CAPTURES = (
+    "cudaStreamBeginCapture",
+    "cudaStreamEndCapture",
+    "cudaGraphInstantiate",
+    "cuStreamBeginCapture",
+    "cuStreamEndCapture",
+    "cuGraphInstantiate",
+    "hipStreamBeginCapture",
+    "hipStreamEndCapture",
+    "hipGraphInstantiate",
 )
 
 
@@ -113,3 +148,22 @@ def is_datapipe(name: str) -> bool:
 def is_datapipe_frame(name: str) -> bool:
     """Frames of DataPipes, and of torchdata's."""
     return "torch/utils/data/datapipes/" in name or name.startswith("torchdata/datapipes/")
+
+
+_VLLM_STEP = re.compile(r"execute_(?:\d+_)?context_(\d+)\(.*?\)_generation_(\d+)\(")
+_SGLANG_STEP = re.compile(r"step\[(EXTEND|PREFILL|MIXED|DECODE)\b")
+
+
+def serving_step(name: str) -> tuple[bool, bool] | None:
+    """Does a server's step hold prompts, does it hold tokens to generate? None: no such mark.
+
+    vLLM counts both in its mark (`execute_.._context_9(..)_generation_37(..)`), SGLang names the
+    kind of the batch (`step[DECODE bs=32]`).
+    """
+    found = _VLLM_STEP.match(name)
+    if found is not None:
+        return int(found[1]) > 0, int(found[2]) > 0
+    found = _SGLANG_STEP.match(name)
+    if found is not None:
+        return found[1] != "DECODE", found[1] in ("DECODE", "MIXED")
+    return None
