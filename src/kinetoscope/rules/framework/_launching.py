@@ -11,10 +11,12 @@ from kinetoscope.analysis import Analysis
 from kinetoscope.metrics.activity import Cause
 from kinetoscope.metrics.intervals import Intervals, intersect, measure, merge, subtract, union
 from kinetoscope.metrics.ownership import owned_gaps
+from kinetoscope.metrics.waits import Wait
 from kinetoscope.replay import Change
 from kinetoscope.result import Evidence, Gain, Location
 from kinetoscope.result.finding import Severity
 from kinetoscope.rules.framework._python import torchs_own
+from kinetoscope.rules.framework._waiting import avoidable
 from kinetoscope.trace.calltree import nearest
 from kinetoscope.trace.frames import compiled_region, is_graph_call, is_optimizer_step
 from kinetoscope.trace.kinds import DEVICE_WORK, Kind
@@ -113,8 +115,10 @@ def graph_changes(analysis: Analysis, bound: LaunchBound) -> tuple[Change, Chang
     """The step replayed as captured graphs: at worst, likely, at best.
 
     The device events follow each other at the pace of the graph; the host keeps what is neither
-    launching nor torch's own. The cautious end keeps the optimizer's step out of the graph.
+    launching nor torch's own. The cautious end keeps the optimizer's step out of the graph. A read
+    by the host ends a graph, so each read costs one more call.
     """
+    graphs = 1 + reads_per_step(analysis)
     cut = analysis.host_time.launching
     kept = analysis.extent(analysis.matching(is_optimizer_step))
     all_of_it = merge(cut, torchs_own(analysis))
@@ -122,13 +126,19 @@ def graph_changes(analysis: Analysis, bound: LaunchBound) -> tuple[Change, Chang
         Change(
             host_cut=part,
             durations=_spaced(analysis, bound.events, gap),
-            step_floor_ns=call + int(bound.per_step * gap),
+            step_floor_ns=int(call * graphs + bound.per_step * gap),
         )
         for part, gap, call in zip(
             (subtract(cut, kept), all_of_it, all_of_it), NODE_GAP_NS, _GRAPH_CALL_NS, strict=True
         )
     )
     return low, mid, high
+
+
+def reads_per_step(analysis: Analysis) -> float:
+    """Values and shapes that the host reads from the device in a step."""
+    waits = avoidable(analysis, Wait.SCALAR, Wait.SHAPE)
+    return np.unique(waits.op).size / analysis.steps_on_host
 
 
 def graph_gain(analysis: Analysis, bound: LaunchBound) -> Gain:

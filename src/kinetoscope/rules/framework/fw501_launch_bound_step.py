@@ -37,6 +37,7 @@ from kinetoscope.rules.framework._launching import (
     launch_bound,
     most_severe,
     places,
+    reads_per_step,
     worth_a_word,
 )
 from kinetoscope.units import duration, percent
@@ -73,7 +74,7 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
         ),
         evidence=evidence(analysis, bound),
         locations=places(analysis, bound),
-        fix=_fix(training=analysis.get(trains)),
+        fix=_fix(training=analysis.get(trains), reads=reads_per_step(analysis)),
         gain=gain,
         confidence=0.7,
         claims=bound.idle,
@@ -81,17 +82,23 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
     )
 
 
-def _fix(*, training: bool) -> Fix:
+def _fix(*, training: bool, reads: float) -> Fix:
+    first = (
+        f" Each of the {reads:.0f} reads from the device ends a graph: remove them first."
+        if reads >= 1
+        else ""
+    )
     if training:
         return Fix(
             summary="Compile the model with CUDA graphs, or capture the whole training step; "
-            "or give each launch more work with a larger batch.",
+            "or give each launch more work with a larger batch. The likely gain counts the "
+            f"optimizer as well, captured or fused.{first}",
             snippet='model = torch.compile(model, mode="reduce-overhead")\n'
             "optimizer = torch.optim.AdamW(model.parameters(), fused=True)",
             reference="https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-graphs",
         )
     return Fix(
-        summary="Replay the forward pass as a CUDA graph.",
+        summary=f"Replay the forward pass as a CUDA graph.{first}",
         snippet='model = torch.compile(model, mode="reduce-overhead")\n'
         "with torch.inference_mode():\n    output = model(batch)",
         reference="https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-graphs",
