@@ -90,7 +90,8 @@ def test_batch_statistics_in_serving_are_an_error() -> None:
         dims = [[4, 64, 8, 8], [64], [64], [64], [64], [], [], [], []]
         t.op("aten::batch_norm", step * 1_000 + 200, 500, dims=dims, concrete=values)
     (hit,) = run("IN611", t, step_us=1_000).hits
-    assert hit.at_least == "high"
+    assert hit.keep  # whatever the time that it costs
+    assert hit.at_least == "medium"
 
 
 def test_moved_weights_gain_their_copies() -> None:

@@ -111,7 +111,7 @@ def _gain(analysis: Analysis, norms: IntArray, kernels: IntArray, biased: float)
             host_cut_factor=gone,
             durations=(kernels, (ns * (1 - gone)).astype(np.int64)),
         )
-        for gone in (biased, max(biased, 0.4), 1.0)
+        for gone in (biased, max(biased, 0.4), max(biased, 0.8))
     ]
     return analysis.gain(*changes)
 

@@ -84,7 +84,7 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
         gain=_gain(analysis, drops, norms, options),
         confidence=0.9 if norms.size else 0.7,
         claims=host,
-        at_least="high" if norms.size else "medium",
+        at_least="medium",
         keep=True,
     )
 
