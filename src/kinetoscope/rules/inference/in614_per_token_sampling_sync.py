@@ -1,8 +1,8 @@
 """The host reads each token from the device before it launches the next step.
 
 ## What it finds
-Inference that picks a token (`argmax`, `multinomial`, `topk`) and reads a value right after it, in
-every step.
+Inference that embeds a token in every step, picks the next one (`argmax`, `multinomial`, `topk`) and
+reads a value right after it.
 
 ## Why it matters
 The read waits for the device, and then the device waits for the host to launch the next token. For
@@ -48,7 +48,8 @@ class Thresholds(Options, frozen=True):
 
 def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
     """Find reads that follow the choice of a token, and replay without waiting."""
-    if not serves(analysis):
+    tokens = analysis.in_steps(ops_named(analysis.trace, "embedding"))
+    if not serves(analysis) or tokens.size < options.min_per_step * analysis.steps_on_host:
         return
     waits = _after_sampling(analysis, options)
     ops = np.unique(waits.op)
@@ -106,6 +107,7 @@ def _decoding(t: TraceBuilder, *, reads: bool) -> None:
     for step in range(5):
         at = step * 2_000.0
         t.step(at, 2_000)
+        t.op("aten::embedding", at + 3, 5)
         t.op("aten::argmax", at + 10, 20)
         t.kernel("reduce", at + 30, 10, launch_at=at + 15)
         if reads:

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kinetoscope.analysis import Analysis
+from kinetoscope.metrics.ownership import roundtrip_rows
 from kinetoscope.metrics.transfers import Purpose, transfers
 from kinetoscope.replay import Change
 from kinetoscope.result import Evidence, Fix
@@ -52,6 +53,7 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
     copies = analysis.get(transfers)
     large = copies.of(Purpose.TO_HOST) & (copies.bytes >= options.min_bytes)
     large &= np.isin(copies.row, analysis.in_window(copies.row))
+    large &= ~np.isin(copies.row, roundtrip_rows(analysis.trace))  # MM309
     rows, ns = copies.row[large], copies.ns[large]
     spent = int(ns.sum()) // analysis.steps
     share = spent / max(analysis.step_ns, 1)
