@@ -1,8 +1,8 @@
 """The host reads each token from the device before it launches the next step.
 
 ## What it finds
-Inference that embeds a token in every step, picks the next one (`argmax`, `multinomial`, `topk`) and
-reads a value right after it.
+Inference that embeds a token in every step, picks the next one (`argmax`, `multinomial`, `topk`)
+and reads a value right after it.
 
 ## Why it matters
 The read waits for the device, and then the device waits for the host to launch the next token. For
