@@ -103,3 +103,11 @@ def test_only_and_skip() -> None:
 def test_the_sweep_leaves_the_present_number_out() -> None:
     values = [c.value for c in plan(TRAINING, None).candidates if c.remedy.id == "threads"]
     assert values == ["2", "4"]
+
+
+def test_two_parameters_of_one_remedy_are_two_candidates() -> None:
+    found = plan(TRAINING, None, chosen=remedies_for(["threads=1", "threads=2"]))
+    assert [(c.remedy.id, c.value) for c in found.candidates] == [
+        ("threads", "1"),
+        ("threads", "2"),
+    ]

@@ -14,6 +14,7 @@ from kinetoscope.experiments.verdict import (
     narrow_enough,
     status_of,
 )
+from kinetoscope.experiments.remedy import Tolerance
 from kinetoscope.result.comparison import Ratio
 from kinetoscope.result.experiment import Guard
 
@@ -131,3 +132,23 @@ def test_enough_steps_end_the_program() -> None:
 
     with pytest.raises(EndedError):
         program()
+
+
+@pytest.mark.parametrize(
+    ("facts", "tolerance", "status"),
+    [
+        ({"dtypes": ["bfloat16"]}, "reordered", "passed"),
+        ({"dtypes": ["float32"], "autocast": True}, "reordered", "passed"),
+        ({"dtypes": ["float16"]}, "reordered", "passed"),
+        ({"dtypes": ["float32"]}, "reordered", "failed"),
+        ({"dtypes": ["bfloat16"]}, "exact", "failed"),
+    ],
+)
+def test_sums_in_another_order_differ_by_what_half_precision_rounds(
+    facts: dict[str, object], tolerance: Tolerance, status: str
+) -> None:
+    report = {"losses": [], "outputs": OUTPUTS, "peak_bytes": 1, "device": "cuda", "facts": facts}
+    (found,) = guards(
+        [Computed.of(report)], computed(scale=1.004), tolerance=tolerance, watched=("outputs",)
+    )
+    assert found.status == status

@@ -21,9 +21,9 @@ from typing import Any
 PROGRAMS = Path(__file__).parent / "programs"
 
 TRIED = {
-    "language_fp32": "matmul-precision,autocast,threads",
-    "small_kernels": "cuda-graph,compile=reduce-overhead,compile=default",
-    "pointwise_chain": "compile=default,compile=max-autotune-no-cudagraphs,zero-grad",
+    "language_fp32": "matmul-precision,autocast",
+    "small_kernels": "cuda-graph,compile=default",
+    "pointwise_chain": "compile=default,optimizer-implementation",
     "near_equal": "autocast,dataloader-workers=4,pin-memory",
     "parallel_unused": "ddp-no-unused-search,ddp-static-graph,ddp-bucket-size=50,"
     "ddp-bucket-view,ddp-bf16-gradients",

@@ -48,10 +48,10 @@ def plan(
         chosen: remedies to try, all others left out; a parameter of "" means all of them.
         skip: ids to leave out.
     """
-    wanted = dict(chosen) if chosen else dict.fromkeys(all_remedies(), "")
+    wanted = list(chosen) or [(remedy, "") for remedy in all_remedies()]
     skipped: list[tuple[Remedy, str]] = []
     found: list[Candidate] = []
-    for remedy, value in wanted.items():
+    for remedy, value in wanted:
         if remedy.id in skip:
             continue
         codes, predicted = _recommended(remedy, diagnosis)

@@ -101,17 +101,38 @@ class Computed:
         outputs: samples of the first outputs, one list a call.
         peak_bytes: peak memory.
         device: on which device.
+        precision: of the program's own arithmetic, when it is a half one.
     """
 
     losses: Sequence[float]
     outputs: Sequence[Sequence[float]]
     peak_bytes: int
     device: str
+    precision: Tolerance | None = None
 
     @classmethod
     def of(cls, report: Mapping[str, Any]) -> Computed:
         """Return what a run's report says."""
-        return cls(report["losses"], report["outputs"], report["peak_bytes"], report["device"])
+        return cls(
+            report["losses"],
+            report["outputs"],
+            report["peak_bytes"],
+            report["device"],
+            _half_precision(report.get("facts", {})),
+        )
+
+
+def _half_precision(facts: Mapping[str, Any]) -> Tolerance | None:
+    dtypes = facts.get("dtypes", ())
+    if "bfloat16" in dtypes or facts.get("autocast"):
+        return "bf16"
+    return "fp16" if "float16" in dtypes else None
+
+
+def _fitting(tolerance: Tolerance, before: Sequence[Computed]) -> Tolerance:
+    """Sums in another order differ by what the program's own arithmetic rounds."""
+    own = before[0].precision
+    return own if tolerance == "reordered" and own is not None else tolerance
 
 
 def guards(
@@ -129,6 +150,7 @@ def guards(
         tolerance: how far results may differ.
         watched: of loss, outputs, memory.
     """
+    tolerance = _fitting(tolerance, before)
     checks = {
         "loss": lambda: _loss(before, after, tolerance),
         "outputs": lambda: _outputs(before, after, tolerance),
