@@ -7,6 +7,7 @@ import math
 import pytest
 
 from kinetoscope.experiments._steps import EndedError, StepTimer, condensed, steady
+from kinetoscope.experiments.remedy import Tolerance
 from kinetoscope.experiments.verdict import (
     Computed,
     guards,
@@ -14,7 +15,6 @@ from kinetoscope.experiments.verdict import (
     narrow_enough,
     status_of,
 )
-from kinetoscope.experiments.remedy import Tolerance
 from kinetoscope.result.comparison import Ratio
 from kinetoscope.result.experiment import Guard
 
