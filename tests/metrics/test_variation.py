@@ -120,3 +120,15 @@ def test_small_spread_is_not_worth_a_note() -> None:
 @pytest.mark.parametrize("first", [1500, 2500])
 def test_a_first_step_that_warms_up_is_no_variation(first: int) -> None:
     assert _found(_varied([first, 1000, 1000, 1000, 1000, 1000], lambda *_: None)).slow == ()
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_host_without_a_device_has_no_kernels_to_compare() -> None:
+    t = TraceBuilder()
+    at = 0
+    for length in (1000, 1000, 1000, 3000, 1000, 1000):
+        t.step(at, length)
+        t.op("aten::mm", at + 10, length - 20)
+        at += length
+    (slow,) = _found(Analysis(t.read())).slow
+    assert (slow.step, slow.cause, slow.grew_ns) == (3, Cause.OP, 2000 * US)

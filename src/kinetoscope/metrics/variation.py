@@ -219,7 +219,7 @@ def _ratios(trace: Trace, pair: list[IntArray], *, shortest: int) -> npt.NDArray
     """Durations of one step's events over those of another's, if both have the same events."""
     name, dur = trace.column("name_id"), trace.column("dur_ns")
     slow, usual = pair
-    if slow.size != usual.size or (name[slow] != name[usual]).mean() > 0.05:
+    if slow.size != usual.size or not slow.size or (name[slow] != name[usual]).mean() > 0.05:
         return np.empty(0)
     long = dur[usual] >= shortest
     return np.asarray(dur[slow][long] / dur[usual][long], dtype=np.float64)
