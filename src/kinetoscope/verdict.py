@@ -310,6 +310,22 @@ def _given_step(analysis: Analysis) -> list[str]:
     return [f"The given step time, {given}, is {problem}: is it the same step?"] if problem else []
 
 
+def _clocks(analysis: Analysis) -> list[str]:
+    """How well several ranks could be put on one clock, and what could not be matched."""
+    if not analysis.peers or analysis.comm.row.size == 0:
+        return []
+    matches, ranks = analysis.matches, len(analysis.ranks)
+    if matches.count == 0:
+        return [
+            f"No collective was found on two of the {ranks} ranks: each is judged by itself, and "
+            "waiting for another rank cannot be told from transfer."
+        ]
+    return [
+        f"{ranks} ranks on one clock by the ends of {matches.count:,} common collectives; they "
+        f"leave them within {duration(matches.residual_ns)} of each other."
+    ]
+
+
 def notes_for(analysis: Analysis, job: Job) -> tuple[str, ...]:
     """What a reader should know about the recording before trusting the numbers."""
     notes = []
@@ -322,6 +338,7 @@ def notes_for(analysis: Analysis, job: Job) -> tuple[str, ...]:
         )
     elif analysis.device is None and analysis.coverage.launches == 0:
         notes.append("No device activity was recorded: the diagnosis speaks of the host alone.")
+    notes.extend(_clocks(analysis))
     notes.extend(job.notes)
     notes.extend(f"{path}: skipped, {reason}" for path, reason in job.skipped)
     return tuple(notes)

@@ -11,7 +11,7 @@ from kinetoscope.analysis import Analysis
 from kinetoscope.metrics.intervals import Intervals, empty, union
 from kinetoscope.rules.communication._calls import launches_of
 from kinetoscope.trace.calltree import nearest
-from kinetoscope.trace.kinds import DEVICE_WORK
+from kinetoscope.trace.kinds import DEVICE_WORK, Family, Kind
 from kinetoscope.trace.links import rows_of
 from kinetoscope.trace.trace import IntArray
 
@@ -67,3 +67,18 @@ def collectives_inside(analysis: Analysis, inside: Intervals) -> IntArray:
     launch = trace.links.launch[comm.row]
     at = trace.column("ts_ns")[np.where(launch >= 0, launch, comm.row)]
     return np.flatnonzero(within(at, inside) & ((launch >= 0) | (not comm.on_device)))
+
+
+_LAYERS = (Family.GEMM, Family.CONV, Family.ATTENTION)
+
+
+def between_layers(analysis: Analysis, positions: IntArray) -> bool:
+    """Do layers compute between most of these collectives? Then they carry activations."""
+    trace = analysis.trace
+    layers = analysis.rows(Kind.KERNEL)
+    layers = layers[np.isin(trace.column("family")[layers], _LAYERS)]
+    ts, launch = trace.column("ts_ns"), trace.links.launch
+    at = np.sort(ts[launch[layers[launch[layers] >= 0]]])
+    own = launch[analysis.comm.row[positions]]
+    own = np.sort(ts[own[own >= 0]])
+    return bool((np.diff(np.searchsorted(at, own)) > 0).mean() > 0.5) if own.size > 1 else False

@@ -39,7 +39,7 @@ from kinetoscope.rules.communication._calls import (
     merged,
     per_step,
 )
-from kinetoscope.trace.kinds import Family, Kind
+from kinetoscope.rules.communication._ranges import between_layers
 from kinetoscope.trace.trace import IntArray
 from kinetoscope.units import duration, size
 
@@ -136,24 +136,10 @@ def _by_user(analysis: Analysis, positions: IntArray, options: Thresholds) -> In
         own = not uses_ddp(analysis.trace) and not uses_fsdp(analysis.trace)
         backward = analysis.trace.links.backward_root[np.maximum(node, 0)] >= 0
         mine = np.full(positions.size, own) & (node >= 0) & ~backward
-        if _between_layers(analysis, positions[mine]):
+        if between_layers(analysis, positions[mine]):
             mine[:] = False
     chosen: IntArray = positions[mine & large & kind]
     return chosen
-
-
-def _between_layers(analysis: Analysis, positions: IntArray) -> bool:
-    """Do layers compute between most of them? Then they are activations (tensor parallelism)."""
-    trace = analysis.trace
-    layers = analysis.rows(Kind.KERNEL)
-    layers = layers[np.isin(trace.column("family")[layers], _LAYERS)]
-    ts = trace.column("ts_ns")
-    at = np.sort(ts[trace.links.launch[layers[trace.links.launch[layers] >= 0]]])
-    own = np.sort(ts[trace.links.launch[analysis.comm.row[positions]]])
-    return bool((np.diff(np.searchsorted(at, own)) > 0).mean() > 0.5) if own.size > 1 else False
-
-
-_LAYERS = (Family.GEMM, Family.CONV, Family.ATTENTION)
 
 
 def _loop(t: TraceBuilder) -> None:
