@@ -311,19 +311,20 @@ def _given_step(analysis: Analysis) -> list[str]:
 
 
 def _clocks(analysis: Analysis) -> list[str]:
-    """How well several ranks could be put on one clock, and what could not be matched."""
+    """How well several ranks could be put on one clock, if they could."""
     if not analysis.peers or analysis.comm.row.size == 0:
         return []
     matches, ranks = analysis.matches, len(analysis.ranks)
-    if matches.count == 0:
-        return [
-            f"No collective was found on two of the {ranks} ranks: each is judged by itself, and "
-            "waiting for another rank cannot be told from transfer."
-        ]
-    return [
+    text = (
         f"{ranks} ranks on one clock by the ends of {matches.count:,} common collectives; they "
         f"leave them within {duration(matches.residual_ns)} of each other."
-    ]
+    )
+    if matches.count == 0:
+        text = (
+            f"No collective was found on two of the {ranks} ranks: each is judged by itself, and "
+            "waiting for another rank cannot be told from transfer."
+        )
+    return [text]
 
 
 def notes_for(analysis: Analysis, job: Job) -> tuple[str, ...]:
