@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kinetoscope.analysis import Analysis
-from kinetoscope.metrics.intervals import measure, merge
+from kinetoscope.metrics.intervals import Coverage, measure, merge
 from kinetoscope.replay import Change
 from kinetoscope.result import Evidence, Fix
 from kinetoscope.rules.api import Example, Hit, Options, Rule
@@ -56,7 +56,7 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
     """Count what `zero_grad` clears and the additions that follow from it."""
     trace, tree = analysis.trace, analysis.trace.tree
     ranges = nodes_named(trace, is_zero_grad)
-    clearing = _ops(analysis, "zero_", inside=within(trace, ranges))
+    clearing = _cleared(analysis, tree.rows[ranges])
     steps = analysis.steps_on_host
     each = clearing.size / steps
     if each < options.min_tensors:
@@ -97,17 +97,26 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
     )
 
 
-def _ops(analysis: Analysis, name: str, *, inside: np.ndarray) -> IntArray:
-    """Outermost operators of this name among nodes that are inside something, steady steps."""
-    trace, tree = analysis.trace, analysis.trace.tree
-    named = nodes_named(trace, lambda text: short_name(text) == name)
-    return analysis.in_steps(tree.rows[named & inside & (tree.kind == Kind.CPU_OP)])
+def _cleared(analysis: Analysis, ranges: IntArray) -> IntArray:
+    """The `zero_` operators during `zero_grad`, in the steady steps."""
+    if ranges.size == 0:
+        return ranges
+    rows = _named(analysis, "zero_")
+    ts = analysis.trace.column("ts_ns")[rows]
+    return rows[Coverage(analysis.extent(ranges)).between(ts, ts + 1) > 0]
+
+
+def _named(analysis: Analysis, name: str) -> IntArray:
+    """Operators of this short name in the steady steps."""
+    rows = analysis.matching(lambda text: short_name(text) == name)
+    return analysis.in_steps(rows[analysis.trace.column("kind")[rows] == Kind.CPU_OP])
 
 
 def _needless(analysis: Analysis, tensors: int) -> IntArray:
     """The first additions of each step, one for each tensor that was cleared."""
     hooks = within(analysis.trace, nodes_named(analysis.trace, is_gradient_hook))
-    rows = _ops(analysis, "add_", inside=hooks)
+    rows = _named(analysis, "add_")
+    rows = rows[hooks[analysis.trace.tree.node_of[rows]]]
     step = analysis.trace.steps.of(analysis.trace.column("ts_ns")[rows])
     first = np.searchsorted(step, step, side="left")
     return rows[np.arange(rows.size) - first < tensors]

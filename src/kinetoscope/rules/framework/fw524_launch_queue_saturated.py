@@ -93,6 +93,8 @@ def _waiting(analysis: Analysis, options: Thresholds) -> tuple[IntArray, int]:
     ts, dur = trace.column("ts_ns"), trace.column("dur_ns")
     usual = float(np.median(dur[calls]))
     long = calls[dur[calls] >= max(options.factor * usual, options.min_launch_ns)]
+    if long.size == 0:
+        return long, 0
     events = analysis.rows(*DEVICE_WORK)
     launch = trace.links.launch[events]
     issued = np.sort(ts[launch[launch >= 0]])

@@ -32,7 +32,7 @@ from kinetoscope.metrics.phase import trains
 from kinetoscope.replay import Change
 from kinetoscope.result import Evidence, Fix
 from kinetoscope.rules.api import Example, Hit, Options, Rule
-from kinetoscope.rules.framework._surroundings import nodes_named, steady_extent
+from kinetoscope.rules.framework._surroundings import steady_extent
 from kinetoscope.rules.framework._waiting import calls_inside
 from kinetoscope.trace.kinds import Family, Kind
 from kinetoscope.trace.op_names import op_families, short_name
@@ -118,16 +118,20 @@ def weight_casts(trace: Trace) -> IntArray:
     if tree.rows.size == 0:
         return tree.rows
     name = trace.column("name_id")[tree.rows]
-    product = np.isin(op_families(trace)[name], _PRODUCTS) & (tree.kind == Kind.CPU_OP)
+    cast = np.fromiter((short_name(n) in ("to", "_to_copy") for n in trace.names), bool)
+    product = np.isin(op_families(trace), _PRODUCTS)
     above = np.maximum(tree.parent, 0)
-    casts = nodes_named(trace, lambda text: short_name(text) in ("to", "_to_copy"))
-    casts &= (tree.kind == Kind.CPU_OP) & (tree.parent >= 0) & product[above]
-    nodes = np.flatnonzero(casts)
+    nodes = np.flatnonzero(cast[name] & (tree.kind == Kind.CPU_OP) & (tree.parent >= 0))
+    parent = above[nodes]
+    nodes = nodes[product[name[parent]] & (tree.kind[parent] == Kind.CPU_OP)]
     dims = trace.column("dims_id")
-    pairs = np.stack((dims[tree.rows[nodes]], dims[tree.rows[above[nodes]]]), axis=1)
-    _, first, which = np.unique(pairs, axis=0, return_index=True, return_inverse=True)
+    one, other = (dims[tree.rows[n]].astype(np.int64) for n in (nodes, above[nodes]))
+    _, first, which = np.unique(
+        one * (len(trace.texts) + 1) + other, return_index=True, return_inverse=True
+    )
     weights = [_is_weight(trace, int(nodes[i]), int(above[nodes[i]])) for i in first]
-    return tree.rows[nodes[np.array(weights, dtype=bool)[which.ravel()]]] if first.size else nodes
+    chosen = nodes[np.array(weights, dtype=bool)[which]] if first.size else nodes
+    return np.asarray(tree.rows[chosen], dtype=np.int64)
 
 
 def _is_weight(trace: Trace, cast: int, product: int) -> bool:
