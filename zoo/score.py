@@ -26,7 +26,12 @@ from kinetoscope.result.finding import SEVERITIES
 ALIASES = {
     "IN612": ("DL104",),
     "DL104": ("IN612",),
+    "FW501": ("FW502",),  # the more specific one replaces the other
+    "FW511": ("FW512",),
     "FW512": ("FW511",),
+    "CM406": ("DL117",),
+    "MM316": ("IN605",),
+    "MM307": ("FW509",),
     "MM308": ("MM305",),
     "IN602": ("FW501",),
     "MM311": ("CP212",),
