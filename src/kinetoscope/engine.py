@@ -22,6 +22,7 @@ from kinetoscope.analysis.variation import variation, variation_notes
 from kinetoscope.errors import UsageError
 from kinetoscope.metrics.device import device_timeline
 from kinetoscope.metrics.hardware import Peaks
+from kinetoscope.outlook import with_outlook
 from kinetoscope.result import (
     SCHEMA_VERSION,
     DeviceInfo,
@@ -32,7 +33,7 @@ from kinetoscope.result import (
 )
 from kinetoscope.result.finding import SEVERITIES
 from kinetoscope.rules.already import without_what_is_on
-from kinetoscope.rules.api import Outcome, Rule
+from kinetoscope.rules.api import Outcome, Rule, finding_of
 from kinetoscope.rules.precedence import apply_precedence
 from kinetoscope.rules.registry import all_rules, select_rules
 from kinetoscope.trace.job import Job, open_paths
@@ -140,7 +141,10 @@ def examine_job(
     analyses = _analyses(job, options)
     lead = leading(analyses)
     outcomes = run_rules(lead, rules, progress)
-    findings = rank(finding for outcome in outcomes for finding in outcome.findings)
+    told = [(finding_of(o.rule, hit), hit.gain) for o in outcomes for hit in o.hits]
+    findings, together = with_outlook(
+        lead, rank(f for f, _ in told), {id(f): gain for f, gain in told}
+    )
     findings = with_compile_lines(lead, with_worker_lines(lead, findings))
     lines = budget(lead)
     step_time = lead.step_time
@@ -169,6 +173,7 @@ def examine_job(
         notes=notes,
         capture=capture_info(lead.trace),
         profile=profile(analyses, lead, world_size=job.world_size),
+        together=together,
     )
     return Examined(diagnosis, lead, analyses)
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from kinetoscope.analysis import Analysis
 from kinetoscope.metrics.budget import BANDWIDTH_LABEL, HOST_BANDWIDTH_LABEL, UNSEEN_LABEL
-from kinetoscope.result import BottleneckClass, Budget, Finding, Verdict
+from kinetoscope.result import BottleneckClass, Budget, Finding, Limit, Verdict
 from kinetoscope.result.finding import SEVERITIES
 from kinetoscope.trace.calltree import nearest
 from kinetoscope.trace.job import Job
@@ -204,16 +204,27 @@ _HOST_SENTENCES = {
 }
 
 
-def _sentence(scores: Scores, healthy: bool, lines: Sequence[Budget], analysis: Analysis) -> str:
+def limit(lines: Sequence[Budget]) -> Limit:
+    """The class that limits a step with this budget, its largest part, and its share."""
+    scores = score(lines)
+    return Limit(scores.bottleneck, _largest(scores, lines), round(scores.share, 6))
+
+
+def _largest(scores: Scores, lines: Sequence[Budget]) -> str:
     named = scores.bottleneck
     kernels = named == scores.kernels
     # Both kinds of kernels are named by the one class, so the larger one is to be named.
     mine = [
         line for line in lines if line.class_ == named or (kernels and line.label in _KERNEL_LABELS)
     ]
-    largest = mine[0].label if mine else "not in a known class"
+    return mine[0].label if mine else "not in a known class"
+
+
+def _sentence(scores: Scores, healthy: bool, lines: Sequence[Budget], analysis: Analysis) -> str:
     templates = _SENTENCES if analysis.device else _HOST_SENTENCES
-    text = templates[named].format(share=percent(scores.share), label=largest)
+    text = templates[scores.bottleneck].format(
+        share=percent(scores.share), label=_largest(scores, lines)
+    )
     return f"{text} Nothing found is worth a fix." if healthy else text
 
 

@@ -75,19 +75,22 @@ def budget(analysis: Analysis) -> tuple[Budget, ...]:
         from kinetoscope.analysis.light import with_light
 
         lines = with_light(analysis, lines, captured.light)
+    return scaled(lines, analysis.steps, target)
+
+
+def scaled(lines: list[Line], steps: int, target: int) -> tuple[Budget, ...]:
+    """Lines over some steps as the budget of one step of `target` ns."""
     if not lines or sum(line.ns for line in lines) == 0:
         return (Budget("unattributed", "nothing recorded", target, 1.0),)
-    fixed = sum(line.ns for line in lines if not line.host) / analysis.steps
-    host = sum(line.ns for line in lines if line.host) / analysis.steps
+    fixed = sum(line.ns for line in lines if not line.host) / steps
+    host = sum(line.ns for line in lines if line.host) / steps
     if fixed >= target or host == 0:
         # The device (or a late rank) fills the step by itself: the host only seemed to be late.
         fixed_scale = target / (fixed + _LEAST_HOST * host)
         host_scale = _LEAST_HOST * fixed_scale
     else:
         fixed_scale, host_scale = 1.0, (target - fixed) / host
-    exact = [
-        line.ns / analysis.steps * (host_scale if line.host else fixed_scale) for line in lines
-    ]
+    exact = [line.ns / steps * (host_scale if line.host else fixed_scale) for line in lines]
     return _rounded(lines, exact, target)
 
 

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeVar
 
 import numpy as np
 
+from kinetoscope.analysis.gains import ReplayedGain
 from kinetoscope.analysis.locate import Locator
 from kinetoscope.analysis.measured import Measured
 from kinetoscope.analysis.whatif import WhatIf
 from kinetoscope.metrics.comm import Collectives, collectives
 from kinetoscope.metrics.ranks import Matches, match_ranks
 from kinetoscope.replay import Change, Model, build_model
-from kinetoscope.result import Gain, Location, NsRange
+from kinetoscope.result import Location, NsRange
 from kinetoscope.trace.trace import IntArray
 
 T = TypeVar("T")
@@ -81,10 +82,9 @@ class Analysis(Measured):
     @cached_property
     def model(self) -> Model:
         """The same; in a job it knows how much of its waiting for other ranks is profiling."""
-        from kinetoscope.analysis.job import inflated_waiting
+        from kinetoscope.analysis.job import with_waiting
 
-        own = self.own_model
-        return replace(own, inflated=inflated_waiting(self)) if self.peers else own
+        return with_waiting(self) if self.peers else self.own_model
 
     @cached_property
     def what_if(self) -> WhatIf:
@@ -110,7 +110,9 @@ class Analysis(Measured):
         """Step speed-up of a change at one amount of profiling overhead."""
         return self.what_if.speedup(change, deflate)
 
-    def gain(self, low: Change, mid: Change | None = None, high: Change | None = None) -> Gain:
+    def gain(
+        self, low: Change, mid: Change | None = None, high: Change | None = None
+    ) -> ReplayedGain:
         """Step speed-up of a change, cautious, likely and at best, as a range."""
         return self.what_if.gain(low, mid, high)
 

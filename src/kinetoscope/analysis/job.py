@@ -30,7 +30,8 @@ from kinetoscope.metrics.intervals import (
     subtract,
     union,
 )
-from kinetoscope.replay import simulate
+from kinetoscope.replay import JobModel, Model, join, simulate
+from kinetoscope.trace.collective_names import JOINT
 from kinetoscope.trace.trace import IntArray
 
 WAITING_LABEL = "waiting for another rank"
@@ -153,23 +154,29 @@ def leading(analyses: Sequence[Analysis]) -> Analysis:
     return analyses[0] if len(analyses) == 1 else min(analyses, key=waiting_share)
 
 
-def inflated_waiting(analysis: Analysis) -> IntArray | None:
-    """Part of each device event of the model that is waiting caused by profiling, ns.
+def with_waiting(analysis: Analysis) -> Model:
+    """The model of a rank that knows its waiting for the others, and which part is profiling.
 
     A rank whose host sets its pace is late by as much more as profiling slowed its host.
     """
     comm, matches, model = analysis.comm, analysis.matches, analysis.own_model
     if not comm.on_device or not trusted(analysis):
-        return None
+        return model
     part = np.zeros(len(analysis.ranks))
     for place in np.unique(matches.last).tolist():
         if place != analysis.place:
             part[place] = analysis.ranks[place].once(_profiled_part)
     here = matches.present[analysis.place]
-    taken = part[matches.last[here]] * matches.waiting[analysis.place, here]
-    per_row = np.zeros(len(analysis.trace), dtype=np.int64)
-    per_row[comm.row[matches.index[analysis.place, here]]] = taken.astype(np.int64)
-    return np.asarray(per_row[model.event_row], dtype=np.int64)
+    waiting = matches.waiting[analysis.place, here]
+    row = comm.row[matches.index[analysis.place, here]]
+
+    def of_events(ns: IntArray) -> IntArray:
+        per_row = np.zeros(len(analysis.trace), dtype=np.int64)
+        per_row[row] = ns
+        return np.asarray(per_row[model.event_row], dtype=np.int64)
+
+    inflated = (part[matches.last[here]] * waiting).astype(np.int64)
+    return replace(model, waiting=of_events(waiting), inflated=of_events(inflated))
 
 
 def _profiled_part(analysis: Analysis) -> float:
@@ -234,3 +241,43 @@ def lines_in(analysis: Analysis, stretches: Intervals) -> list[Line]:
         )
     )
     return merged(lines)
+
+
+MAX_REPLAYED = 8
+"""Ranks replayed together at most: the one in question and those that the others wait for."""
+
+
+def replayed_places(analysis: Analysis) -> tuple[int, ...]:
+    """Positions in `ranks` of the ranks to replay together, the analysis' own first."""
+    order = sorted(
+        range(len(analysis.ranks)), key=lambda r: (r != analysis.place, -analysis.matches.caused(r))
+    )
+    return tuple(order[:MAX_REPLAYED])
+
+
+def joined(analysis: Analysis) -> JobModel | None:
+    """The models of the ranks as one job; None where the recordings do not allow it.
+
+    Only collectives that all ranks leave together join them: the sender of a broadcast does not
+    wait for its receivers.
+    """
+    if not analysis.peers or not trusted(analysis) or not analysis.comm.on_device:
+        return None
+    places, matches = replayed_places(analysis), analysis.matches
+    joint = np.zeros(matches.count, dtype=bool)
+    event = np.full((len(places), matches.count), -1, dtype=np.int64)
+    for r, place in enumerate(places):
+        peer, index = analysis.ranks[place], matches.index[place]
+        has = np.flatnonzero(index >= 0)
+        joint[has] |= peer.comm.is_a(*JOINT)[index[has]]
+        number = np.full(len(peer.trace), -1, dtype=np.int64)
+        number[peer.own_model.event_row] = np.arange(peer.own_model.event_row.size)
+        event[r, has] = number[peer.comm.row[index[has]]]
+    event[:, ~joint] = -1
+    found = join(
+        [analysis.ranks[p].own_model for p in places],
+        event,
+        matches.intrinsic,
+        clock=matches.clock[list(places)],
+    )
+    return found if found.steps.size >= 2 else None

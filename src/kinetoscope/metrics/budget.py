@@ -17,7 +17,15 @@ from kinetoscope.metrics.activity import Activity, Cause
 from kinetoscope.metrics.comm import cpu_collective_ranges
 from kinetoscope.metrics.device import DeviceActivity
 from kinetoscope.metrics.idle import LONGEST_LATENCY_NS, SHORT_GAP_NS, Gaps, IdlePieces
-from kinetoscope.metrics.intervals import clip, intersect, measure, overlaps, subtract, union
+from kinetoscope.metrics.intervals import (
+    Intervals,
+    clip,
+    intersect,
+    measure,
+    overlaps,
+    subtract,
+    union,
+)
 from kinetoscope.metrics.step_time import StepTimes
 from kinetoscope.result.vocabulary import BudgetClass
 from kinetoscope.trace.kinds import CopyKind, Family, Kind
@@ -84,16 +92,37 @@ def device_lines(
         times: the step window.
         compute_share: part of the compute time whose kernels are limited by arithmetic.
     """
-    low, high = times.window
-    inside = device.within(low, high)
+    inside = device.within(*times.window)
+    rows = rows_of(trace, Kind.COPY)
+    rows = rows[trace.column("device")[rows] == inside.device]
+    start = trace.column("ts_ns")[rows]
+    end = start + trace.column("dur_ns")[rows]
+    return work_lines(trace, inside, compute_share, copies=(rows, (start, end)))
+
+
+def work_lines(
+    trace: Trace,
+    inside: DeviceActivity,
+    compute_share: float,
+    *,
+    copies: tuple[IntArray, Intervals],
+) -> list[Line]:
+    """The same for activity at hand: recorded, or replayed at other times.
+
+    Args:
+        trace: the recording.
+        inside: activity of the device in the window.
+        compute_share: part of the compute time whose kernels are limited by arithmetic.
+        copies: rows of the copies, with the start and the end of each.
+    """
     compute = measure(inside.compute)
     arithmetic = int(compute * compute_share)
-    lines = [
+    return [
         Line("compute", "matrix products, convolutions, attention", arithmetic),
         Line("memory", BANDWIDTH_LABEL, compute - arithmetic),
         Line("communication", "communication that nothing hides", measure(inside.exposed_comm)),
+        *_copy_lines(trace, *copies, exposed=inside.exposed_memcpy),
     ]
-    return lines + _copy_lines(trace, inside)
 
 
 def family_compute_share(trace: Trace, times: StepTimes) -> float:
@@ -105,21 +134,23 @@ def family_compute_share(trace: Trace, times: StepTimes) -> float:
     total = int(dur.sum())
     if total == 0:
         return 0.0
-    arithmetic = np.isin(trace.column("family")[rows], _COMPUTE_FAMILIES)
-    return float(dur[arithmetic].sum() / total)
+    return float(dur[by_arithmetic(trace, rows)].sum() / total)
+
+
+def by_arithmetic(trace: Trace, kernels: IntArray) -> npt.NDArray[np.bool_]:
+    """Which kernels are of a family that is limited by arithmetic."""
+    return np.isin(trace.column("family")[kernels], _COMPUTE_FAMILIES)
 
 
 _TO_DEVICE = (CopyKind.H2D_PAGEABLE, CopyKind.H2D_PINNED, CopyKind.H2D_UNKNOWN)
 _TO_HOST = (CopyKind.D2H_PAGEABLE, CopyKind.D2H_PINNED, CopyKind.D2H_UNKNOWN)
 
 
-def _copy_lines(trace: Trace, inside: DeviceActivity) -> list[Line]:
+def _copy_lines(
+    trace: Trace, rows: IntArray, extent: Intervals, *, exposed: Intervals
+) -> list[Line]:
     """Exposed copies by direction; time in which two directions run counts for the first."""
-    exposed = inside.exposed_memcpy
-    rows = rows_of(trace, Kind.COPY)
-    rows = rows[trace.column("device")[rows] == inside.device]
-    ts = trace.column("ts_ns")[rows]
-    end = ts + trace.column("dur_ns")[rows]
+    start, end = extent
     copy_kind = trace.column("copy_kind")[rows]
     loader = bool(rows_of(trace, Kind.LOADER).size)
     h2d: BudgetClass = "data_loading" if loader else "memory"
@@ -129,7 +160,7 @@ def _copy_lines(trace: Trace, inside: DeviceActivity) -> list[Line]:
     ]
     lines = []
     for class_, label, mine in groups:
-        part = union(ts[mine], end[mine])
+        part = union(start[mine], end[mine])
         found = overlaps(exposed, part)
         lines.append(Line(class_, label, int((found.end - found.start).sum())))
         exposed = subtract(exposed, part)

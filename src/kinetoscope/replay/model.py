@@ -17,19 +17,14 @@ import numpy.typing as npt
 from kinetoscope.metrics.intervals import Intervals
 from kinetoscope.metrics.overhead import event_overhead_ns, profiler_time
 from kinetoscope.metrics.step_time import StepTimes
-from kinetoscope.trace.kinds import DEVICE_WORK, RUNTIME_KINDS, CopyKind, Kind
+from kinetoscope.replay.waits import blocking, dependencies
+from kinetoscope.trace.kinds import DEVICE_WORK, RUNTIME_KINDS, Kind
 from kinetoscope.trace.links import rows_of
 from kinetoscope.trace.trace import IntArray, Trace
 
 MAX_CALLS = 6_000
 """Longer windows are cut to as many whole steps as fit; the rest is alike."""
 
-_BLOCK_TAIL_NS = 60_000
-"""A call that returns this soon after a device event's end has waited for it."""
-_DEPENDENCY_NS = 12_000
-"""An event that starts this soon after the end of another stream's event waited for it."""
-_VISIBLE_WAIT_NS = 1_500
-"""An event later than this after its stream was free and its launch had arrived has waited."""
 _QUEUE_FACTOR = 8
 """A launch this many times longer than the median waited for a place in the launch queue."""
 
@@ -62,6 +57,7 @@ class Model:
         irregular: the mean of the steps is the pace, not the median.
         inflated: part of each event's duration that only profiling caused (waiting for a rank
             whose host was slowed down); None for none.
+        waiting: part of each event's duration that is waiting for other ranks; None: not known.
     """
 
     call_row: IntArray
@@ -88,6 +84,7 @@ class Model:
     recorded_ns: int
     irregular: bool = False
     inflated: IntArray | None = None
+    waiting: IntArray | None = None
 
     @property
     def segments(self) -> Intervals:
@@ -109,8 +106,8 @@ def build_model(trace: Trace, times: StepTimes) -> Model:
     threads = _host_threads(trace, calls)
     overhead = _overhead(trace, threads, start, end, segment)
     stream = _dense_streams(trace, events)
-    blocks_on, tail = _blocking(trace, calls, start, end, events, owner)
-    delay, depends, lag = _dependencies(trace, events, owner, start, stream)
+    blocks_on, tail = blocking(trace, calls, start, end, events, owner)
+    delay, depends, lag = dependencies(trace, events, owner, start, stream)
     return Model(
         call_row=calls,
         call_start=start,
@@ -240,96 +237,6 @@ def _call_cost(trace: Trace, calls: IntArray, duration: IntArray) -> IntArray:
         usual = int(np.median(duration[launches]))
         cost[launches] = np.minimum(cost[launches], _QUEUE_FACTOR * max(usual, 1000))
     return np.asarray(cost, dtype=np.int64)
-
-
-def _blocking(
-    trace: Trace,
-    calls: IntArray,
-    start: IntArray,
-    end: IntArray,
-    events: IntArray,
-    owner: IntArray,
-) -> tuple[IntArray, IntArray]:
-    """Which device event each synchronising call waited for."""
-    blocks_on = np.full(calls.size, -1, dtype=np.int64)
-    tail = np.zeros(calls.size, dtype=np.int64)
-    if not events.size:
-        return blocks_on, tail
-    kind = np.where(calls >= 0, trace.column("kind")[calls], 255)
-    waiting = np.isin(kind, (Kind.SYNC_CALL, Kind.COPY_CALL, Kind.FREE_CALL, Kind.ALLOC_CALL))
-    waiting[owner[_on_device_only(trace, events)]] = False
-    ts, dur = trace.column("ts_ns")[events], trace.column("dur_ns")[events]
-    event_end = ts + dur
-    by_end = np.argsort(event_end, kind="stable")
-    ends = event_end[by_end]
-    candidates = np.flatnonzero(waiting & (end - start > 0))
-    latest = np.searchsorted(ends, end[candidates], side="right") - 1
-    for k, last in zip(candidates.tolist(), latest.tolist(), strict=True):
-        at = last
-        # Step back over events that were launched later than this call.
-        while at >= 0 and ends[at] > start[k] and owner[by_end[at]] > k:
-            at -= 1
-        if at < 0 or ends[at] <= start[k]:
-            continue
-        late = int(end[k] - ends[at])
-        if late <= max(_BLOCK_TAIL_NS, 0.3 * (end[k] - start[k])):
-            blocks_on[k], tail[k] = by_end[at], late
-    return blocks_on, tail
-
-
-def _on_device_only(trace: Trace, events: IntArray) -> npt.NDArray[np.bool_]:
-    """Memsets and copies within or between devices: the host never waits for those."""
-    within = np.isin(trace.column("copy_kind")[events], (CopyKind.D2D, CopyKind.P2P))
-    return np.asarray(within | (trace.column("kind")[events] == Kind.MEMSET))
-
-
-def _dependencies(
-    trace: Trace, events: IntArray, owner: IntArray, call_start: IntArray, stream: IntArray
-) -> tuple[IntArray, IntArray, IntArray]:
-    """Launch delay of each event and the event of another stream it visibly waited for."""
-    size = events.size
-    none = np.full(size, -1, dtype=np.int64)
-    if size == 0:
-        return none, none, none
-    ts, dur = trace.column("ts_ns")[events], trace.column("dur_ns")[events]
-    end = ts + dur
-    previous_end = _previous_on_stream(stream, end)
-    issued = ts - call_start[owner]
-    free = previous_end <= call_start[owner]
-    floor = int(np.percentile(issued[free & (issued > 0)], 5)) if (free & (issued > 0)).any() else 0
-    delay = np.minimum(np.maximum(issued, 0), np.maximum(floor, 1))
-    ready = np.maximum(previous_end, call_start[owner] + delay)
-    slack = ts - ready
-    depends, lag = none.copy(), np.zeros(size, dtype=np.int64)
-    by_end = np.argsort(end, kind="stable")
-    ends = end[by_end]
-    waited = np.flatnonzero(slack > _VISIBLE_WAIT_NS)
-    latest = np.searchsorted(ends, ts[waited], side="right") - 1
-    for i, j in zip(waited.tolist(), latest.tolist(), strict=True):
-        at = j
-        while at >= 0 and ts[i] - ends[at] <= _DEPENDENCY_NS:
-            other = int(by_end[at])
-            if stream[other] != stream[i] and owner[other] <= owner[i] and other != i:
-                depends[i], lag[i] = other, ts[i] - ends[at]
-                break
-            at -= 1
-    # Waiting that nothing explains stays: it is launch latency when the stream was free.
-    alone = depends < 0
-    extra = np.where(alone & (slack > 0), slack, 0)
-    late_launch = alone & (previous_end <= call_start[owner] + delay)
-    delay = np.where(late_launch, delay + extra, delay)
-    lag = np.where(alone & ~late_launch, extra, lag)
-    return delay, depends, lag
-
-
-def _previous_on_stream(stream: IntArray, end: IntArray) -> IntArray:
-    """End of the event before each one on its stream, in launch order; far past for the first."""
-    order = np.argsort(stream, kind="stable")
-    previous = np.full(stream.size, np.iinfo(np.int64).min // 4, dtype=np.int64)
-    same = np.append(False, stream[order][1:] == stream[order][:-1])
-    shifted = np.concatenate((end[order][:1], end[order][:-1]))
-    previous[order[same]] = shifted[same]
-    return previous
 
 
 def _initial_free(

@@ -14,6 +14,7 @@ from kinetoscope.result.diagnosis import (
     NsRange,
     RuleOutcome,
     StepTime,
+    Together,
     Verdict,
     WindowInfo,
 )
@@ -22,6 +23,7 @@ from kinetoscope.result.finding import (
     Finding,
     Fix,
     Gain,
+    Limit,
     Location,
     Severity,
 )
@@ -51,6 +53,7 @@ __all__ = [
     "Gain",
     "GainBasis",
     "InputInfo",
+    "Limit",
     "Location",
     "NsRange",
     "Origin",
@@ -61,6 +64,7 @@ __all__ = [
     "StepSource",
     "StepTime",
     "StepVariation",
+    "Together",
     "Verdict",
     "WindowInfo",
 ]

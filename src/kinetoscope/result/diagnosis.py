@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from kinetoscope.result.finding import Finding
+from kinetoscope.result.finding import Finding, Gain
 from kinetoscope.result.profile import Profile
 from kinetoscope.result.variation import StepVariation
 from kinetoscope.result.vocabulary import (
@@ -152,6 +152,18 @@ class DeviceTimeline(msgspec.Struct, frozen=True):
     idle_ns: int
 
 
+class Together(msgspec.Struct, frozen=True):
+    """The fixes of several findings at once, replayed together: what two of them explain counts
+    once.
+
+    Attributes:
+        codes: of the findings, in their order in the result.
+    """
+
+    codes: tuple[str, ...]
+    gain: Gain
+
+
 class RuleOutcome(msgspec.Struct, frozen=True):
     """What one rule said about the trace.
 
@@ -171,6 +183,7 @@ class Diagnosis(msgspec.Struct, frozen=True):
 
     Attributes:
         profile: what comparisons are made of; None in documents of versions that had none.
+        together: what the first two, three, ... findings gain together.
     """
 
     schema_version: int
@@ -185,3 +198,4 @@ class Diagnosis(msgspec.Struct, frozen=True):
     notes: tuple[str, ...] = ()
     capture: CaptureInfo | None = None
     profile: Profile | None = None
+    together: tuple[Together, ...] = ()

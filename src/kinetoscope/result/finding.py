@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from kinetoscope.result.vocabulary import FindingClass, GainBasis, Origin
+from kinetoscope.result.vocabulary import BottleneckClass, FindingClass, GainBasis, Origin
 
 Severity = Literal["critical", "high", "medium", "low", "info"]
 
@@ -64,13 +64,23 @@ class Gain(msgspec.Struct, frozen=True):
     unit: Literal["step_speedup"] = "step_speedup"
 
 
+class Limit(msgspec.Struct, frozen=True):
+    """What limits a step: the class, its largest part, and the share of the class in the step."""
+
+    class_: BottleneckClass = msgspec.field(name="class")
+    label: str
+    share: float
+
+
 NO_GAIN = Gain(low=1.0, mid=1.0, high=1.0, basis="none")
 
 
 class Finding(msgspec.Struct, frozen=True):
     """One cause, reported once.
 
-    `remedies` are the names that `kinetoscope verify --fix` knows for this finding's fix.
+    Attributes:
+        remedies: names that `kinetoscope verify --fix` knows for this finding's fix.
+        then: what limits the step once the fix is in; None where that was not replayed.
     """
 
     code: str
@@ -85,3 +95,4 @@ class Finding(msgspec.Struct, frozen=True):
     gain: Gain = NO_GAIN
     rank: int | None = None
     remedies: tuple[str, ...] = ()
+    then: Limit | None = None

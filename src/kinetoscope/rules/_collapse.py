@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -90,7 +91,7 @@ def collapse_gain(analysis: Analysis, loops: Sequence[Loop], *, cell: bool = Fal
     if cell or host_share(analysis, loops) < _NEARLY_ALL or repeats <= gain.mid:
         return gain
     mid = (gain.mid * repeats) ** 0.5
-    return Gain(gain.low, round(mid, 3), round(max(gain.high, repeats), 3), basis=gain.basis)
+    return msgspec.structs.replace(gain, mid=round(mid, 3), high=round(max(gain.high, repeats), 3))
 
 
 def _collapsed(analysis: Analysis, work: DeviceOps, loops: Sequence[Loop]) -> Collapsed:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from kinetoscope.analysis import Analysis, Need
+from kinetoscope.analysis.gains import ReplayedGain
 from kinetoscope.metrics.intervals import Intervals, empty
 from kinetoscope.result import Evidence, Finding, Fix, Gain, Location, RuleOutcome, Severity
 from kinetoscope.result.finding import NO_GAIN, SEVERITIES
@@ -216,6 +217,6 @@ def finding_of(rule: Rule, hit: Hit) -> Finding:
         evidence=hit.evidence,
         locations=hit.locations,
         fix=hit.fix,
-        gain=hit.gain,
+        gain=hit.gain.stated() if isinstance(hit.gain, ReplayedGain) else hit.gain,
         remedies=rule.remedies,
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from kinetoscope.result import Gain
 
 HOST_WORK = 0.10
@@ -17,4 +19,4 @@ def spread(gain: Gain, part: float = HOST_WORK) -> Gain:
     """
     low = 1.0 + (gain.low - 1.0) * (1.0 - part)
     high = 1.0 + (gain.high - 1.0) * (1.0 + part)
-    return Gain(round(low, 3), gain.mid, round(high, 3), basis=gain.basis, unit=gain.unit)
+    return msgspec.structs.replace(gain, low=round(low, 3), high=round(high, 3))

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from kinetoscope.analysis import Analysis
-from kinetoscope.analysis.job import trusted, waits
+from kinetoscope.analysis.gains import ReplayedGain, Triple
+from kinetoscope.analysis.job import replayed_places, trusted, waits
 from kinetoscope.metrics.comm import Collectives
 from kinetoscope.metrics.intervals import Intervals, empty, measure, union
 from kinetoscope.replay import Change
@@ -110,8 +112,21 @@ def in_steady_steps(analysis: Analysis) -> IntArray:
     return np.flatnonzero((at >= low) & (at < high))
 
 
+def on_all_ranks(analysis: Analysis, change_of: Callable[[Analysis], Triple]) -> ReplayedGain:
+    """Gain of a change that every rank makes, with the ranks replayed together if possible.
+
+    Args:
+        analysis: the rank that sets the pace.
+        change_of: gives the cautious, likely and best change of a rank.
+    """
+    if analysis.what_if.job is None:
+        return analysis.gain(*change_of(analysis))
+    places = replayed_places(analysis)
+    return analysis.what_if.gain_of({p: change_of(analysis.ranks[p]) for p in places})
+
+
 def comm_gain(
-    analysis: Analysis, low: Change, mid: Change, high: Change, *, saved_ns: tuple[int, int]
+    analysis: Analysis, change_of: Callable[[Analysis], Triple], *, saved_ns: tuple[int, int]
 ) -> Gain:
     """Gain of a change to communication: the replay, and a bound where the device sets the pace.
 
@@ -122,12 +137,10 @@ def comm_gain(
 
     Args:
         analysis: the rank.
-        low: the change at its most cautious.
-        mid: at its most likely.
-        high: at its best.
+        change_of: gives the cautious, likely and best change of a rank.
         saved_ns: exposed time per step that goes away, likely and at best.
     """
-    replayed = analysis.gain(low, mid, high)
+    replayed = on_all_ranks(analysis, change_of)
     if analysis.device is None:
         return replayed
     own = analysis.busy_per_step_ns
@@ -141,7 +154,7 @@ def comm_gain(
     else:
         return replayed
     top = float(max(replayed.high, most, middle))
-    return Gain(replayed.low, round(middle, 3), round(top, 3), basis="replay")
+    return msgspec.structs.replace(replayed, mid=round(middle, 3), high=round(top, 3))
 
 
 def call_nodes(analysis: Analysis, positions: IntArray) -> IntArray:
@@ -245,14 +258,20 @@ def merged(analysis: Analysis, positions: IntArray, buckets: int, *, hidden: flo
     keep = kept(analysis, positions, buckets)
     drop = np.setdiff1d(positions, keep)
     transfer = _bucket_sums(positions, np.maximum(cost[positions] - latency, 0), keep) + latency
+    new = ((1.0 - hidden) * transfer).astype(np.int64)
+    change = Change(
+        host_cut=calls_extent(analysis, drop), drop_calls=launches_of(analysis, comm.row[drop])
+    )
+    if waiting_known(analysis):
+        return replace(change, transfers=(comm.row[keep], np.maximum(new, 1000)))
     # Waiting for the other ranks does not go away: it moves to the calls that remain.
     waiting = _bucket_sums(positions, comm.duration[positions] - cost[positions], keep)
-    new = ((1.0 - hidden) * transfer).astype(np.int64) + waiting
-    return Change(
-        host_cut=calls_extent(analysis, drop),
-        drop_calls=launches_of(analysis, comm.row[drop]),
-        durations=(comm.row[keep], np.maximum(new, 1000)),
-    )
+    return replace(change, durations=(comm.row[keep], np.maximum(new + waiting, 1000)))
+
+
+def waiting_known(analysis: Analysis) -> bool:
+    """Do the other ranks' recordings tell transfer from waiting?"""
+    return bool(analysis.peers) and analysis.comm.on_device and trusted(analysis)
 
 
 def kept(analysis: Analysis, positions: IntArray, buckets: int) -> IntArray:

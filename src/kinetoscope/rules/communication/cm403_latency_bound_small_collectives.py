@@ -28,9 +28,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kinetoscope.analysis import Analysis
+from kinetoscope.analysis.gains import Triple
 from kinetoscope.metrics.comm import OWNER_DDP, OWNER_FSDP
 from kinetoscope.metrics.intervals import merge
-from kinetoscope.result import Evidence, Fix, Gain
+from kinetoscope.result import Evidence, Fix
 from kinetoscope.rules.api import Example, Hit, Options, Rule
 from kinetoscope.rules.communication._calls import (
     calls_extent,
@@ -38,6 +39,7 @@ from kinetoscope.rules.communication._calls import (
     in_steady_steps,
     intrinsic_ns,
     merged,
+    on_all_ranks,
     per_step,
 )
 from kinetoscope.trace.trace import IntArray
@@ -66,8 +68,7 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
     """Count small collectives and replay the step with a few large ones."""
     positions = in_steady_steps(analysis)
     comm = analysis.comm
-    nbytes = comm.bytes[positions]
-    small = positions[(nbytes > 0) & (nbytes < options.small_bytes)]
+    small = _small(analysis, options)
     count = per_step(analysis, small)
     if count < options.min_per_step:
         return
@@ -89,14 +90,23 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
         ),
         locations=analysis.locations(comm.row[small], calls=("all_reduce", "all_gather")),
         fix=_fix(analysis, small, buckets),
-        gain=_gain(analysis, small, buckets, options),
+        gain=on_all_ranks(analysis, lambda rank: _changes(rank, buckets, options)),
         confidence=0.7,
         claims=merge(calls_extent(analysis, small), analysis.extent(comm.row[small])),
     )
 
 
-def _gain(analysis: Analysis, small: IntArray, buckets: int, options: Thresholds) -> Gain:
-    """Replay with a few messages. DDP copies into its buckets today as well."""
+def _small(analysis: Analysis, options: Thresholds) -> IntArray:
+    """Positions of the small collectives of the steady steps."""
+    positions = in_steady_steps(analysis)
+    nbytes = analysis.comm.bytes[positions]
+    small: IntArray = positions[(nbytes > 0) & (nbytes < options.small_bytes)]
+    return small
+
+
+def _changes(analysis: Analysis, buckets: int, options: Thresholds) -> Triple:
+    """Send a few messages. DDP copies into its buckets today as well."""
+    small = _small(analysis, options)
     likely = merged(analysis, small, buckets, hidden=0.0)
     best = merged(analysis, small, buckets, hidden=0.5)
     if (analysis.comm.owner[small] == OWNER_DDP).mean() > 0.5:
@@ -104,7 +114,7 @@ def _gain(analysis: Analysis, small: IntArray, buckets: int, options: Thresholds
         cautious, usual = options.copy_part, 0.0
     else:
         cautious, usual = 2 * options.copy_part, options.copy_part
-    return analysis.gain(
+    return (
         replace(likely, host_cut_factor=1.0 - cautious),
         replace(likely, host_cut_factor=1.0 - usual),
         best,

@@ -24,8 +24,10 @@ out, is not reported. Stages of a pipeline differ by design.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 
 from kinetoscope.analysis import Analysis
@@ -53,8 +55,6 @@ class Thresholds(Options, frozen=True):
     """Waiting that it causes, and its excess of work, as shares of the step."""
     min_explained: float = 0.25
     """Part of the waiting that the excess of work must explain; the rest is noise of the hosts."""
-    replayed_ranks: int = 4
-    """Other ranks to replay: those that wait least."""
 
 
 def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
@@ -85,7 +85,7 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
         ),
         locations=_places(slow, more),
         fix=_fix(slow, more),
-        gain=_gain(slow, others, more, options),
+        gain=_gain(slow, more),
         confidence=0.4 if _missing(analysis) else 0.9 if more.ratio > 1.2 else 0.7,
         claims=merge(*(part for _, part in waits(analysis).waiting)) or empty(),
     )
@@ -122,49 +122,26 @@ def _recorded_steps(analysis: Analysis) -> float:
     return max(span / max(analysis.step_ns, 1), 1.0)
 
 
-def ideal_ns(analysis: Analysis, deflate: float) -> float:
-    """Step time of a rank that never waits for the others."""
-    comm = analysis.comm
-    change = Change(durations=(comm.row, intrinsic_ns(analysis))) if comm.on_device else None
-    return simulate(analysis.model, change, deflate=deflate).step_ns
-
-
-def _gain(slow: Analysis, others: Sequence[Analysis], more: Excess, options: Thresholds) -> Gain:
-    """Pace of the slowest rank now, over that of the slowest when the excess is gone."""
+def _gain(slow: Analysis, more: Excess) -> Gain:
+    """Replay the ranks together, the slow one without its excess."""
     change = _without(slow, more)
-    if slow.device is None:
-        return slow.gain(change)
-    waiting = sorted(others, key=lambda a: int(a.matches.waiting[a.place].sum()))
-    replayed = waiting[: options.replayed_ranks]
-
-    def speedup(deflate: float) -> float:
-        rest = max(ideal_ns(a, deflate) for a in replayed)
-        now = max(ideal_ns(slow, deflate), rest)
-        after = max(simulate(slow.model, change, deflate=deflate).step_ns, rest, 1.0)
-        return max(now / after, 1.0)
-
-    values = [speedup(f) for f in slow.deflations]
-    low, mid, high = min(values), values[0], max(values)
-    if more.segment != "kernels":
-        # How much of the excess is profiling is unknown; code that watches the clock has none.
-        fast = slow.deflations[2]
-        rest = max(simulate(slow.model, change, deflate=fast).step_ns, 1.0)
-        high = max(high, 1.0 + more.most_ns / rest)
-        mid = max(mid, float(np.sqrt(low * high)))
-    return Gain(round(low, 3), round(mid, 3), round(high, 3), basis="replay")
+    gain = slow.what_if.gain_of({slow.place: (change, change, change)})
+    if slow.device is None or more.segment == "kernels":
+        return gain
+    # How much of the excess is profiling is unknown; code that watches the clock has none.
+    alone = replace(change, durations=(slow.comm.row, intrinsic_ns(slow)))
+    rest = max(simulate(slow.model, alone, deflate=slow.deflations[2]).step_ns, 1.0)
+    high = max(gain.high, 1.0 + more.most_ns / rest)
+    mid = max(gain.mid, float(np.sqrt(gain.low * high)))
+    return msgspec.structs.replace(gain, mid=round(mid, 3), high=round(high, 3))
 
 
 def _without(slow: Analysis, more: Excess) -> Change:
-    """The slow rank without its excess, and without waiting."""
-    comm = slow.comm
-    rows, new = comm.row, intrinsic_ns(slow)
+    """The slow rank without its excess."""
     if more.segment == "kernels":
         kept = (slow.trace.column("dur_ns")[more.rows] * (1.0 - more.part)).astype(np.int64)
-        rows, new = np.concatenate((rows, more.rows)), np.concatenate((new, kept))
-        return Change(durations=(rows, new))
-    cut = slow.extent(more.rows)
-    durations = (rows, new) if comm.on_device else None
-    return Change(durations=durations, host_cut=cut, host_cut_factor=more.part)
+        return Change(durations=(more.rows, kept))
+    return Change(host_cut=slow.extent(more.rows), host_cut_factor=more.part)
 
 
 _WORK = {

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kinetoscope.analysis import Analysis
+from kinetoscope.analysis.gains import Triple
 from kinetoscope.metrics.comm import OWNER_DDP
 from kinetoscope.metrics.intervals import merge
 from kinetoscope.replay import Change
@@ -37,6 +38,7 @@ from kinetoscope.rules.communication._calls import (
     in_steady_steps,
     intrinsic_ns,
     launches_of,
+    waiting_known,
 )
 from kinetoscope.trace.frames import is_gradient_hook, is_optimizer_step
 from kinetoscope.trace.kinds import Kind
@@ -67,22 +69,13 @@ class _Rounds:
 
 def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
     """Count synchronised backward passes between two optimizer steps."""
-    rounds = _rounds(analysis)
-    if rounds.start.size < 2:
-        return
-    groups = _accumulated(analysis, rounds, options)
+    positions, groups = _needless(analysis, options)
     if not groups:
         return
-    extra = [i for group in groups for i in group[:-1]]
     count = round(float(np.median([len(group) for group in groups])))
-    positions = np.concatenate([rounds.sent[i] for i in extra])
     comm = analysis.comm
-    saved = int(rounds.nbytes[extra].sum()) // max(len(groups), 1)
+    saved = int(comm.bytes[positions].sum()) // max(len(groups), 1)
     cost = int(intrinsic_ns(analysis)[positions].sum()) // max(len(groups), 1)
-    likely = Change(
-        host_cut=calls_extent(analysis, positions),
-        drop_calls=launches_of(analysis, comm.row[positions]),
-    )
     yield Hit(
         message=(
             f"Each optimizer step synchronises its gradients {count} times, once per "
@@ -110,13 +103,11 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
         ),
         gain=comm_gain(
             analysis,
-            _only_transfer(analysis, positions),
-            likely,
-            likely,
+            lambda rank: _changes(rank, options),
             saved_ns=_saved(analysis, positions, len(groups)),
         ),
         confidence=0.9,
-        claims=merge(analysis.extent(comm.row[positions]), likely.host_cut),
+        claims=merge(analysis.extent(comm.row[positions]), calls_extent(analysis, positions)),
     )
 
 
@@ -127,11 +118,31 @@ def _saved(analysis: Analysis, positions: IntArray, steps: int) -> tuple[int, in
     return exposed // steps, int(comm.exposed[positions].sum()) // steps
 
 
-def _only_transfer(analysis: Analysis, positions: IntArray) -> Change:
-    """The cautious case: the calls stay, the kernels shrink by their cost without waiting."""
-    comm = analysis.comm
-    new = comm.duration[positions] - intrinsic_ns(analysis)[positions]
-    return Change(durations=(comm.row[positions], np.maximum(new, 1000)))
+def _changes(analysis: Analysis, options: Thresholds) -> Triple:
+    """Cautious: the calls stay, the kernels shrink by their cost without waiting."""
+    positions = _needless(analysis, options)[0]
+    likely = _without(analysis, positions)
+    rows = analysis.comm.row[positions]
+    if waiting_known(analysis):
+        return Change(transfers=(rows, np.full(rows.size, 1000))), likely, likely
+    new = analysis.comm.duration[positions] - intrinsic_ns(analysis)[positions]
+    return Change(durations=(rows, np.maximum(new, 1000))), likely, likely
+
+
+def _without(analysis: Analysis, positions: IntArray) -> Change:
+    return Change(
+        host_cut=calls_extent(analysis, positions),
+        drop_calls=launches_of(analysis, analysis.comm.row[positions]),
+    )
+
+
+def _needless(analysis: Analysis, options: Thresholds) -> tuple[IntArray, list[list[int]]]:
+    """Positions of all but the last synchronisation of each optimizer step, and the groups."""
+    rounds = _rounds(analysis)
+    groups = _accumulated(analysis, rounds, options) if rounds.start.size >= 2 else []
+    extra = [i for group in groups for i in group[:-1]]
+    none = np.empty(0, dtype=np.int64)
+    return np.concatenate([none, *(rounds.sent[i] for i in extra)]), groups
 
 
 def _rounds(analysis: Analysis) -> _Rounds:

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kinetoscope.analysis import Analysis
+from kinetoscope.analysis.gains import Triple
 from kinetoscope.metrics.comm import OWNER_USER, uses_ddp, uses_fsdp
 from kinetoscope.metrics.intervals import measure, merge
 from kinetoscope.result import Evidence, Fix
@@ -78,10 +79,8 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
     total = int(comm.bytes[positions].sum()) // analysis.steps_on_host
     buckets = max(1, -(-total // options.bucket_bytes))
     host = calls_extent(analysis, positions)
-    change = merged(analysis, positions, buckets, hidden=0.9)
     own = np.minimum(comm.exposed, intrinsic_ns(analysis))[positions]
     exposed = int(own.sum()) // analysis.steps_on_host
-    tail = merged(analysis, positions, buckets, hidden=0.0)
     yield Hit(
         message=(
             f"The program reduces its gradients itself, with {count} collectives in each step "
@@ -109,13 +108,23 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
         ),
         gain=comm_gain(
             analysis,
-            replace(tail, host_cut_factor=1.0 - min(1.0, 0.25 + options.ddp_part)),
-            replace(change, host_cut_factor=1.0 - options.ddp_part),
-            replace(change, host_cut_factor=1.0 - 0.5 * options.ddp_part),
+            lambda rank: _changes(rank, buckets, options),
             saved_ns=(exposed // 2, exposed),
         ),
         confidence=0.9,
         claims=merge(host, analysis.extent(comm.row[positions])),
+    )
+
+
+def _changes(analysis: Analysis, buckets: int, options: Thresholds) -> Triple:
+    """DDP's buckets instead of the calls, with its hooks instead of the loop."""
+    positions = _by_user(analysis, in_steady_steps(analysis), options)
+    change = merged(analysis, positions, buckets, hidden=0.9)
+    tail = merged(analysis, positions, buckets, hidden=0.0)
+    return (
+        replace(tail, host_cut_factor=1.0 - min(1.0, 0.25 + options.ddp_part)),
+        replace(change, host_cut_factor=1.0 - options.ddp_part),
+        replace(change, host_cut_factor=1.0 - 0.5 * options.ddp_part),
     )
 
 

@@ -20,16 +20,18 @@ the host gains by not being held up; at best, other waits of the same function g
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from kinetoscope.analysis import Analysis
+from kinetoscope.analysis.gains import Triple
 from kinetoscope.metrics.intervals import measure, union
 from kinetoscope.replay import Change
 from kinetoscope.result import Evidence, Fix
 from kinetoscope.rules.api import Example, Hit, Options, Rule
-from kinetoscope.rules.communication._calls import launches_of
+from kinetoscope.rules.communication._calls import launches_of, on_all_ranks
 from kinetoscope.trace.collective_names import collective_of
 from kinetoscope.trace.frames import is_barrier_frame
 from kinetoscope.trace.kinds import DEVICE_WORK, Kind
@@ -52,16 +54,12 @@ class Thresholds(Options, frozen=True):
 
 def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
     """Find barrier calls and replay the step without them."""
-    nodes = _barriers(analysis)
+    nodes, steps = _steady_barriers(analysis)
     trace, tree = analysis.trace, analysis.trace.tree
-    steps = trace.steps.of(tree.start[nodes])
-    steady = np.isin(steps, analysis.times.steady)
-    nodes, steps = nodes[steady], steps[steady]
     if np.unique(steps).size < options.min_steps * analysis.steps_on_host or not nodes.size:
         return
     syncs = _syncs(analysis, nodes, options)
     cut = union(tree.start[nodes], tree.end[nodes])
-    inside = _launched_inside(analysis, nodes)
     per_step = round(nodes.size / analysis.steps_on_host)
     held = int(trace.column("dur_ns")[syncs].sum()) // analysis.steps_on_host
     yield Hit(
@@ -79,20 +77,34 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
             snippet="",
             reference="https://docs.pytorch.org/docs/stable/distributed.html",
         ),
-        gain=analysis.gain(
-            Change(unblock=syncs),
-            Change(host_cut=cut, unblock=syncs, drop_calls=inside),
-            Change(
-                host_cut=cut,
-                unblock=np.union1d(syncs, _companions(analysis, nodes)),
-                drop_calls=inside,
-            ),
-        ),
+        gain=on_all_ranks(analysis, lambda rank: _changes(rank, options)),
         confidence=0.9,
         claims=cut,
         at_least="low",
         keep=True,
     )
+
+
+def _steady_barriers(analysis: Analysis) -> tuple[IntArray, IntArray]:
+    """Nodes of the barriers of the steady steps, and the step of each."""
+    nodes = _barriers(analysis)
+    steps = analysis.trace.steps.of(analysis.trace.tree.start[nodes])
+    steady = np.isin(steps, analysis.times.steady)
+    return nodes[steady], steps[steady]
+
+
+def _changes(analysis: Analysis, options: Thresholds) -> Triple:
+    """Only the wait goes; the call and its kernel go; other waits of the call go as well."""
+    nodes = _steady_barriers(analysis)[0]
+    tree = analysis.trace.tree
+    syncs = _syncs(analysis, nodes, options)
+    gone = Change(
+        host_cut=union(tree.start[nodes], tree.end[nodes]),
+        unblock=syncs,
+        drop_calls=_launched_inside(analysis, nodes),
+    )
+    more = np.union1d(syncs, _companions(analysis, nodes))
+    return Change(unblock=syncs), gone, replace(gone, unblock=more)
 
 
 def _barriers(analysis: Analysis) -> IntArray:

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kinetoscope.analysis import Analysis
+from kinetoscope.analysis.gains import Triple
 from kinetoscope.metrics.comm import OWNER_FSDP
 from kinetoscope.metrics.intervals import Intervals, clip, measure, merge, union
 from kinetoscope.replay import Change
@@ -38,6 +39,7 @@ from kinetoscope.rules.communication._calls import (
     in_steady_steps,
     launches_of,
     merged,
+    on_all_ranks,
     per_step,
 )
 from kinetoscope.trace.frames import fsdp_unit
@@ -62,8 +64,7 @@ class Thresholds(Options, frozen=True):
 def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
     """Compare the units with what they cost, and replay the step with fewer."""
     comm = analysis.comm
-    positions = in_steady_steps(analysis)
-    positions = positions[comm.owner[positions] == OWNER_FSDP]
+    positions = _of_fsdp(analysis)
     gathers = positions[comm.is_a("all_gather")[positions]]
     names = _units(analysis)
     units = len(names) or per_step(analysis, gathers) // 2
@@ -77,8 +78,6 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
     nodes = fsdp_nodes(analysis)
     host = _extent(analysis, nodes)
     each = max(2, round(per_step(analysis, positions) * part))
-    change = replace(merged(analysis, positions, each, hidden=0.0), host_cut=host)
-    best = merged(analysis, positions, 2, hidden=0.5)
     cost = measure(host) // analysis.steps_on_host
     yield Hit(
         message=(
@@ -100,13 +99,27 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
             snippet="for block in model.blocks:\n    fully_shard(block)\nfully_shard(model)",
             reference="https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html",
         ),
-        gain=analysis.gain(
-            replace(change, host_cut_factor=max(0.0, 1.0 - 3 * part)),
-            replace(change, host_cut_factor=1.0 - part),
-            replace(best, host_cut=host, drop_calls=_all_calls(analysis, host, best)),
-        ),
+        gain=on_all_ranks(analysis, lambda rank: _changes(rank, each, part)),
         confidence=0.9,
         claims=merge(host, analysis.extent(comm.row[positions])),
+    )
+
+
+def _of_fsdp(analysis: Analysis) -> IntArray:
+    positions = in_steady_steps(analysis)
+    return np.asarray(positions[analysis.comm.owner[positions] == OWNER_FSDP])
+
+
+def _changes(analysis: Analysis, each: int, part: float) -> Triple:
+    """A few large units instead of many: fewer collectives, less of FSDP's own work."""
+    positions = _of_fsdp(analysis)
+    host = _extent(analysis, fsdp_nodes(analysis))
+    change = replace(merged(analysis, positions, each, hidden=0.0), host_cut=host)
+    best = merged(analysis, positions, 2, hidden=0.5)
+    return (
+        replace(change, host_cut_factor=max(0.0, 1.0 - 3 * part)),
+        replace(change, host_cut_factor=1.0 - part),
+        replace(best, host_cut=host, drop_calls=_all_calls(analysis, host, best)),
     )
 
 
@@ -118,7 +131,8 @@ def _all_calls(analysis: Analysis, host: Intervals, change: Change) -> IntArray:
     at = trace.column("ts_ns")[launch]
     i = np.searchsorted(host[0], at, side="right") - 1
     inside = launch[(i >= 0) & (at < host[1][np.maximum(i, 0)])] if host[0].size else launch[:0]
-    rows = change.durations[0] if change.durations else launch[:0]
+    times = change.transfers or change.durations
+    rows = times[0] if times else launch[:0]
     return np.setdiff1d(inside, launches_of(analysis, rows))
 
 
