@@ -13,16 +13,22 @@ from kinetoscope.trace.kinds import Kind
 _STEP = 10_000_000
 
 
-def _work(t: TraceBuilder, kernel: int, *, first: int = 0, steps: int = 4, late: int = 0) -> None:
+def _work(t: TraceBuilder, kernel: int, *, ranks: int, first: int = 0, late: int = 0) -> None:
     """Kernel, all-reduce until 9,700 us, a wait for it until 9,720, 280 us of host work.
 
     The rank that computes 9,000 us is the last one to arrive: 595 us are transfer.
     """
-    for step in range(first, first + steps):
+    for step in range(first, first + 4):
         at = step * 10_000 + late
         t.step(at, 10_000)
         t.kernel("gemm", at + 100, kernel, launch_at=at + 50, op="aten::mm")
-        t.all_reduce(at + 105 + kernel, 9_595 - kernel, launch_at=at + 70, elements=1 + step)
+        t.all_reduce(
+            at + 105 + kernel,
+            9_595 - kernel,
+            launch_at=at + 70,
+            elements=1 + step,
+            group_size=ranks,
+        )
         t.sync(at + 120, 9_600)
 
 
@@ -30,7 +36,8 @@ def _analyses(*kernels: int, first: tuple[int, ...] = (), late: int = 0) -> list
     job = JobBuilder(len(kernels))
     for rank, kernel in enumerate(kernels):
         start = first[rank] if first else 0
-        _work(job.rank(rank), kernel, first=start, late=late if rank == 1 else 0)
+        shift = late if rank == 1 else 0
+        _work(job.rank(rank), kernel, ranks=len(kernels), first=start, late=shift)
     found = [Analysis(trace) for trace in job.open().traces]
     for analysis in found:
         analysis.peers = tuple(a for a in found if a is not analysis)

@@ -50,6 +50,9 @@ def _gain(page: Page, finding: Finding, *, indent: int) -> None:
     if finding.gain.basis != "none":
         words.stylize("bold", 0, words.plain.rfind(" ("))
     _row(page, "gain", words, indent=indent)
+    then = phrases.then(finding)
+    if then:
+        _row(page, "", Text(then, style="dim"), indent=indent)
 
 
 def _title(page: Page, finding: Finding, number: int) -> None:

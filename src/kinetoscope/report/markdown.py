@@ -44,6 +44,8 @@ def render(diagnosis: Diagnosis, options: RenderOptions) -> str:
         parts.append("No findings.")
     if len(shown) < len(diagnosis.findings):
         parts.append(f"{len(diagnosis.findings) - len(shown)} more with `--all-findings`.")
+    together = phrases.together(diagnosis)
+    parts += [f"**Together,** {escape(together)}." if together else ""]
     parts += [_notes(diagnosis), f"**Next:** {_next(diagnosis)}"]
     return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -103,7 +105,9 @@ def _finding(finding: Finding, number: int) -> str:
         lines.append(f"* {units.plural(len(finding.locations) - SHOWN_PLACES, 'more place')}")
     if finding.fix.summary:
         lines.append(f"* **fix:** {escape(finding.fix.summary)}{_reference(finding)}")
-    lines.append(f"* **gain:** {escape(phrases.gain(finding))}")
+    then = phrases.then(finding)
+    more = f"; {then}" if then else ""
+    lines.append(f"* **gain:** {escape(phrases.gain(finding) + more)}")
     parts.append("\n".join(lines))
     parts.append(_block(finding.fix.snippet))
     return "\n\n".join(part for part in parts if part)

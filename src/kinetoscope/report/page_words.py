@@ -24,6 +24,7 @@ def words(diagnosis: Diagnosis) -> dict[str, Any]:
         "step_time": phrases.step_time(diagnosis.step),
         "step_detail": phrases.step_detail(diagnosis.step),
         "next": phrases.next_step(diagnosis),
+        "together": phrases.together(diagnosis),
         "inputs": phrases.inputs(diagnosis.inputs),
         "damage": phrases.damage(diagnosis),
         "rules": phrases.counted(outcomes),
@@ -45,6 +46,7 @@ def _code(at: Location) -> list[str]:
 def _finding(diagnosis: Diagnosis, finding: Finding) -> dict[str, Any]:
     return {
         "gain": phrases.gain(finding),
+        "then": phrases.then(finding),
         "expected": phrases.expected_step(diagnosis.step, finding.gain),
         "confidence": phrases.confidence(finding.confidence),
         "places": [phrases.place(at) for at in finding.locations],

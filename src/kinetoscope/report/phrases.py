@@ -100,6 +100,30 @@ def gain(finding: Finding) -> str:
     return f"{words} ({_BASES[value.basis]})"
 
 
+def then(finding: Finding) -> str:
+    """Return what limits the step after the fix; "" where that is not known."""
+    limit = finding.then
+    if limit is None:
+        return ""
+    return (
+        f"then: {CLASSES[limit.class_]}, {units.percent(limit.share)}, mostly {clean(limit.label)}"
+    )
+
+
+def together(diagnosis: Diagnosis) -> str:
+    """Return what the first few fixes gain at once: `all three (...): step 2x to 3x faster`."""
+    if not diagnosis.together:
+        return ""
+    most = diagnosis.together[-1]
+    count = len(most.codes)
+    who = "both" if count == 2 else f"all {_NUMBERS.get(count, str(count))}"
+    words = units.speedup_words(most.gain.low, most.gain.mid, most.gain.high)
+    return f"{who} ({', '.join(clean(c) for c in most.codes)}): {words}"
+
+
+_NUMBERS = {3: "three", 4: "four", 5: "five"}
+
+
 def place(location: Location) -> str:
     """Return `file:line function (module)` of what is known."""
     parts = []

@@ -133,6 +133,10 @@ def _findings(page: Page, diagnosis: Diagnosis, options: RenderOptions) -> None:
     if len(shown) < len(findings):
         page.blank()
         page.prose(f"{len(findings) - len(shown)} more: --all-findings", style="bold")
+    together = phrases.together(diagnosis)
+    if together:
+        page.blank()
+        _label(page, "Together", together)
 
 
 def _recording(page: Page, diagnosis: Diagnosis) -> None:
