@@ -35,6 +35,7 @@ from kinetoscope.metrics.intervals import (
 )
 from kinetoscope.metrics.ownership import owned_gaps
 from kinetoscope.replay import Change, Timeline
+from kinetoscope.replay.timeline import as_recorded
 from kinetoscope.result import Budget
 from kinetoscope.trace.kinds import Kind
 from kinetoscope.trace.trace import IntArray
@@ -153,16 +154,10 @@ def _gaps(analysis: Analysis, found: Timeline) -> Gaps:
 
 def _as_recorded(analysis: Analysis, found: Timeline, gaps: Gaps) -> Gaps:
     """The host's time in the gaps, as it was recorded."""
-    model = analysis.model
-    replayed = np.stack((found.call_start, found.call_end), axis=1).ravel()
-    recorded = np.stack((model.call_start, model.call_end), axis=1).ravel()
-    x, y = np.maximum.accumulate(replayed), np.maximum.accumulate(recorded)
-
-    def moment(at: IntArray) -> IntArray:
-        return np.asarray(np.interp(at - x[0], x - x[0], y - y[0]) + y[0], dtype=np.int64)
-
-    start, end = moment(gaps.start), moment(gaps.host_end)
-    return replace(gaps, start=start, end=np.maximum(moment(gaps.end), end), host_end=end)
+    start, end, until = (
+        as_recorded(analysis.model, found, at) for at in (gaps.start, gaps.host_end, gaps.end)
+    )
+    return replace(gaps, start=start, end=np.maximum(until, end), host_end=end)
 
 
 def _host_only(analysis: Analysis, change: Change) -> list[Line]:

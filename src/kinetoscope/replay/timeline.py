@@ -23,6 +23,7 @@ class Timeline:
         begin, end: of each device event of the model.
         kept: events that the change has left.
         call_start, call_end: of each call of the model.
+        blocks: event that each call waits for; -1: none.
         edges: ends of the device work of the steps that have any, in order.
         marks: step marks of the host.
         step_ns: pace, with the floor and the cost of the change.
@@ -33,6 +34,7 @@ class Timeline:
     kept: npt.NDArray[np.bool_]
     call_start: IntArray
     call_end: IntArray
+    blocks: IntArray
     edges: IntArray
     marks: IntArray
     step_ns: float
@@ -65,7 +67,7 @@ def timeline_of(model: Model, costs: Costs, run: Run, *, step_ns: float) -> Time
     start, stop = _calls(costs, run)
     marks = np.asarray(run.marks, dtype=np.int64)
     edges = _edges(model, end, kept, marks)
-    return Timeline(begin, end, kept, start, stop, edges, marks, step_ns)
+    return Timeline(begin, end, kept, start, stop, costs.blocks, edges, marks, step_ns)
 
 
 def _calls(costs: Costs, run: Run) -> tuple[IntArray, IntArray]:
@@ -83,6 +85,14 @@ def _calls(costs: Costs, run: Run) -> tuple[IntArray, IntArray]:
     stop = start + costs.call
     start[run.calls], stop[run.calls] = at, returned
     return start, stop
+
+
+def as_recorded(model: Model, found: Timeline, at: IntArray) -> IntArray:
+    """Moments of the replayed host as moments of the recorded one, ns."""
+    replayed = np.stack((found.call_start, found.call_end), axis=1).ravel()
+    recorded = np.stack((model.call_start, model.call_end), axis=1).ravel()
+    x, y = np.maximum.accumulate(replayed), np.maximum.accumulate(recorded)
+    return np.asarray(np.interp(at - x[0], x - x[0], y - y[0]) + y[0], dtype=np.int64)
 
 
 def _edges(model: Model, end: IntArray, kept: npt.NDArray[np.bool_], marks: IntArray) -> IntArray:
