@@ -112,13 +112,12 @@ def in_steady_steps(analysis: Analysis) -> IntArray:
     return np.flatnonzero((at >= low) & (at < high))
 
 
-def on_all_ranks(analysis: Analysis, change_of: Callable[[Analysis], Triple]) -> ReplayedGain:
-    """Gain of a change that every rank makes, with the ranks replayed together if possible.
+Changes = Callable[[Analysis], Triple]
+"""The cautious, likely and best change of a rank."""
 
-    Args:
-        analysis: the rank that sets the pace.
-        change_of: gives the cautious, likely and best change of a rank.
-    """
+
+def on_all_ranks(analysis: Analysis, change_of: Changes) -> ReplayedGain:
+    """Gain of a change that every rank makes, with the ranks replayed together if possible."""
     if analysis.what_if.job is None:
         return analysis.gain(*change_of(analysis))
     places = replayed_places(analysis)
@@ -126,7 +125,13 @@ def on_all_ranks(analysis: Analysis, change_of: Callable[[Analysis], Triple]) ->
 
 
 def comm_gain(
-    analysis: Analysis, change_of: Callable[[Analysis], Triple], *, saved_ns: tuple[int, int]
+    analysis: Analysis,
+    low: Change,
+    mid: Change,
+    high: Change,
+    *,
+    saved_ns: tuple[int, int],
+    others: Changes | None = None,
 ) -> Gain:
     """Gain of a change to communication: the replay, and a bound where the device sets the pace.
 
@@ -137,10 +142,17 @@ def comm_gain(
 
     Args:
         analysis: the rank.
-        change_of: gives the cautious, likely and best change of a rank.
+        low: the change at its most cautious.
+        mid: at its most likely.
+        high: at its best.
         saved_ns: exposed time per step that goes away, likely and at best.
+        others: gives the same for another rank; None where only the transfers change, which the
+            ranks share.
     """
-    replayed = on_all_ranks(analysis, change_of)
+    if others is None:
+        replayed = analysis.what_if.gain_of({analysis.place: (low, mid, high)})
+    else:
+        replayed = on_all_ranks(analysis, others)
     if analysis.device is None:
         return replayed
     own = analysis.busy_per_step_ns

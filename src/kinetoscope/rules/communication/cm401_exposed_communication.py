@@ -21,13 +21,12 @@ early and spins waits for its peers; on one rank that looks like a slow network.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from kinetoscope.analysis import Analysis
-from kinetoscope.analysis.gains import Triple
 from kinetoscope.metrics.intervals import Coverage
 from kinetoscope.replay import Change
 from kinetoscope.result import Evidence, Fix
@@ -81,7 +80,9 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
         fix=_fix(found, group_text(comm, positions)),
         gain=comm_gain(
             analysis,
-            hide(0.0 if not found.separated else 0.5 * options.likely_part, options.likely_part),
+            hide(analysis, exposed, 0.0 if not found.separated else 0.5 * options.likely_part),
+            hide(analysis, exposed, options.likely_part),
+            hide(analysis, exposed, 1.0),
             saved_ns=(int(options.likely_part * found.ns), found.ns),
         ),
         confidence=0.7 if found.separated else 0.4,
@@ -90,23 +91,14 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
     )
 
 
-def hide(low: float, mid: float, high: float = 1.0) -> Callable[[Analysis], Triple]:
-    """Take a part of its exposed time off each collective of a rank."""
-
-    def of(analysis: Analysis) -> Triple:
-        comm = analysis.comm
-        exposed = Coverage(exposed_comm(analysis).stretches).between(comm.start, comm.end)
-        mine = np.flatnonzero(exposed > 0)
-        known = waiting_known(analysis)
-        cost = intrinsic_ns(analysis)[mine] if known else comm.duration[mine]
-        changes = []
-        for part in (low, mid, high):
-            new = np.maximum(cost - (part * exposed[mine]).astype(np.int64), 1000)
-            times = (comm.row[mine], new)
-            changes.append(Change(transfers=times) if known else Change(durations=times))
-        return changes[0], changes[1], changes[2]
-
-    return of
+def hide(analysis: Analysis, exposed: IntArray, part: float) -> Change:
+    """Take a part of its exposed time off each collective."""
+    comm = analysis.comm
+    mine = np.flatnonzero(exposed > 0)
+    known = waiting_known(analysis)
+    cost = intrinsic_ns(analysis)[mine] if known else comm.duration[mine]
+    times = comm.row[mine], np.maximum(cost - (part * exposed[mine]).astype(np.int64), 1000)
+    return Change(transfers=times) if known else Change(durations=times)
 
 
 def _by_message(analysis: Analysis, exposed: IntArray) -> str:

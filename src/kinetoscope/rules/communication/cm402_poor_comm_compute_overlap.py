@@ -91,11 +91,9 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
         fix=_FSDP_FIX if fsdp else _DDP_FIX,
         gain=comm_gain(
             analysis,
-            hide(
-                0.3 * likely if found.separated else 0.0,
-                0.5 * likely,
-                likely if found.separated else 1.0,
-            ),
+            hide(analysis, exposed, 0.3 * likely if found.separated else 0.0),
+            hide(analysis, exposed, 0.5 * likely),
+            hide(analysis, exposed, likely if found.separated else 1.0),
             saved_ns=(
                 int(0.5 * likely * found.ns),
                 int((likely if found.separated else 1.0) * found.ns),

@@ -103,7 +103,8 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
         ),
         gain=comm_gain(
             analysis,
-            lambda rank: _changes(rank, options),
+            *_changes(analysis, options),
+            others=lambda rank: _changes(rank, options),
             saved_ns=_saved(analysis, positions, len(groups)),
         ),
         confidence=0.9,

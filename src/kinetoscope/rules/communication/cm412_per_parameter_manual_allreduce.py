@@ -108,7 +108,8 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
         ),
         gain=comm_gain(
             analysis,
-            lambda rank: _changes(rank, buckets, options),
+            *_changes(analysis, buckets, options),
+            others=lambda rank: _changes(rank, buckets, options),
             saved_ns=(exposed // 2, exposed),
         ),
         confidence=0.9,
