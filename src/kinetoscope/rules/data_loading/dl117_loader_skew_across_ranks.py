@@ -28,9 +28,8 @@ from kinetoscope.analysis.job import trusted, waits
 from kinetoscope.metrics.budget import main_thread
 from kinetoscope.metrics.intervals import Intervals, clip, empty, measure, merge
 from kinetoscope.replay import Change
-from kinetoscope.result import Evidence, Fix, Location
+from kinetoscope.result import Evidence, Fix, Gain, Location
 from kinetoscope.rules.api import Example, Hit, Options, Rule
-from kinetoscope.rules.communication.cm406_straggler_rank import ideal_ns
 from kinetoscope.rules.data_loading._input import loader_work
 from kinetoscope.trace.kinds import Kind
 from kinetoscope.trace.trace import IntArray
@@ -59,7 +58,7 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
         [measure(part) / r.steps_on_host for part, r in zip(loading, ranks, strict=True)]
     )
     worst = int(each.argmax())
-    slow, others = ranks[worst], [r for r in ranks if r is not ranks[worst]]
+    slow = ranks[worst]
     usual = float(np.median(np.delete(each, worst)))
     excess = each[worst] - usual
     share = excess / max(slow.step_ns, 1)
@@ -87,12 +86,7 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
             reference="https://docs.pytorch.org/docs/stable/data.html"
             "#torch.utils.data.distributed.DistributedSampler",
         ),
-        gain=slow.gain(
-            *(
-                Change(host_cut=loading[worst], host_cut_factor=f * part, step_floor_ns=floor)
-                for f, floor in zip((0.8, 1.0, 1.0), _floors(others), strict=True)
-            )
-        ),
+        gain=_gain(slow, loading[worst], part),
         confidence=0.9,
         claims=merge(*(span for _, span in waits(analysis).waiting), _own(analysis, loading))
         or empty(),
@@ -103,10 +97,11 @@ def _own(analysis: Analysis, loading: Sequence[Intervals]) -> Intervals:
     return loading[analysis.place]
 
 
-def _floors(others: Sequence[Analysis]) -> tuple[int, int, int]:
-    """Pace of the slowest other rank when it waits for nobody: no step becomes shorter."""
-    paces = [int(max(ideal_ns(rank, f) for rank in others)) for f in others[0].deflations]
-    return max(paces), paces[0], min(paces)
+def _gain(slow: Analysis, loading: Intervals, part: float) -> Gain:
+    """Replay the ranks together, the slow one without its excess; cautiously, with a fifth."""
+    low = Change(host_cut=loading, host_cut_factor=0.8 * part)
+    full = Change(host_cut=loading, host_cut_factor=part)
+    return slow.what_if.gain_of({slow.place: (low, full, full)})
 
 
 def _loader_rows(analysis: Analysis) -> IntArray:
