@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from zoo.score import score_case
 
 FOLDER = Path(__file__).parent / "recordings"
