@@ -63,12 +63,26 @@ class FrameSampler:
             sys.setswitchinterval(usual)
 
     def _look(self) -> None:
-        own = threading.get_ident()
         while not self._stop.wait(self._every):
+            self._sample()
+
+    def _sample(self) -> None:
+        """Look once, unless Dynamo compiles. No frame may outlive this call.
+
+        Who holds a frame holds its locals. What they undo when they are dropped would be undone
+        late, and in this thread: Dynamo's guards of torch's state would then fail the program.
+        """
+        compiling = _compile_lock()
+        if not compiling.acquire(blocking=False):
+            return
+        try:
+            own = threading.get_ident()
             self.samples += 1
             for thread, frame in sys._current_frames().items():
                 if thread != own:
                     self._count(frame)
+        finally:
+            compiling.release()
 
     def _count(self, frame: FrameType | None) -> None:
         """Count the user's frames of one stack, each function once."""
@@ -86,6 +100,12 @@ class FrameSampler:
             # A forked worker has its parent's frames below its own: they are not what it does.
             frame = None if code.co_name == "_worker_loop" else frame.f_back
             depth += 1
+
+
+def _compile_lock() -> Any:
+    """What Dynamo holds while it compiles; a lock of nobody in programs that do not compile."""
+    module = sys.modules.get("torch._dynamo.convert_frame")
+    return getattr(module, "compile_lock", None) or threading.Lock()
 
 
 def write_table(sampler: FrameSampler, path: Path) -> None:
