@@ -5,7 +5,14 @@ from __future__ import annotations
 import pytest
 
 from kinetoscope.capture.options import CaptureOptions
-from kinetoscope.capture.plan import Plan, fitting_steps, is_steady, make_plan, spread
+from kinetoscope.capture.plan import (
+    Plan,
+    fitting_steps,
+    is_steady,
+    make_plan,
+    spread,
+    typical_period,
+)
 
 
 def test_equal_periods_are_steady() -> None:
@@ -34,6 +41,15 @@ def test_short_steps_that_scatter_are_steady_once_their_median_stands_still() ->
 def test_one_slow_step_does_not_count() -> None:
     assert spread([1.0, 1.0, 1.0, 9.0, 1.0]) == 0.0
     assert is_steady([0.01, 0.01, 0.01, 0.5, 0.01, 0.01])
+
+
+def test_a_slow_step_in_four_counts_for_the_length_of_the_phases() -> None:
+    assert typical_period([0.001, 0.001, 0.001, 0.078] * 4) == pytest.approx(0.012)
+
+
+def test_the_first_batch_does_not() -> None:
+    assert typical_period([4.0, 0.001, 0.003]) == pytest.approx(0.002)
+    assert typical_period([0.5]) == 0.5
 
 
 @pytest.mark.parametrize("period", [5e-5, 1e-3, 0.05, 1.0, 10.0])

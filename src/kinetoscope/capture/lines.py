@@ -32,7 +32,7 @@ def call_lines(results: Any, *, limit_s: float = LONGEST_S) -> dict[str, list[in
     from torch._C._profiler import _EventType
 
     python = (_EventType.PyCall, _EventType.PyCCall)
-    users: dict[str, bool] = {}
+    users = {"": False}
     found: list[tuple[int, int]] = []
     until = time.perf_counter() + limit_s
     stack = list(reversed(results.experimental_event_tree()))
@@ -44,7 +44,7 @@ def call_lines(results: Any, *, limit_s: float = LONGEST_S) -> dict[str, list[in
             break
         if event.tag in python:
             caller = event.extra_fields.caller
-            file = caller.file_name
+            file = _file_of(caller)
             user = users.get(file)
             if user is None:
                 user = users[file] = is_program_file(file)
@@ -53,6 +53,18 @@ def call_lines(results: Any, *, limit_s: float = LONGEST_S) -> dict[str, list[in
         stack.extend(reversed(event.children))
     found.sort()
     return {"at": _differences([at for at, _ in found]), "line": [line for _, line in found]}
+
+
+def _file_of(caller: Any) -> str:
+    """The caller's file; "" when torch lost it.
+
+    The event tree points to the name inside of the code object. Of code that ran once and is gone
+    (a module's body, `exec`) it may read anything.
+    """
+    try:
+        return str(caller.file_name)
+    except UnicodeDecodeError:
+        return ""
 
 
 def _differences(values: list[int]) -> list[int]:

@@ -15,6 +15,7 @@ _SPREAD = 0.15
 """Median absolute deviation / median below which periods resemble each other."""
 _DRIFT = 0.20
 """Largest difference of the medians of the older and the newer half."""
+_LAST = 8
 _MANY = 40
 _SHORT = 1.5
 """Seconds above which a step is long: fewer of them are enough."""
@@ -80,6 +81,15 @@ def _drift(periods: Sequence[float]) -> float:
     half = len(periods) // 2
     older, newer = median(periods[:half]), median(periods[-half:])
     return abs(older - newer) / max(older, newer, 1e-12)
+
+
+def typical_period(periods: Sequence[float]) -> float:
+    """Mean of the last periods but the longest: what a step takes where one in a few is slow.
+
+    The longest is left out, because it may be the first batch or the first compilation.
+    """
+    last = sorted(periods[-_LAST:])[:-1] or periods
+    return sum(last) / len(last)
 
 
 def make_plan(

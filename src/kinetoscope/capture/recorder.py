@@ -22,6 +22,9 @@ from kinetoscope.capture.windows import Window
 
 Problem = Callable[[str], None]
 
+_FAILURES = (RuntimeError, OSError, AssertionError, ValueError, TypeError, AttributeError)
+"""What a phase may raise. It costs us the phase; the program must not see it."""
+
 
 class _Phase(Protocol):
     """A phase: `next_step` comes at every step boundary between `begin` and `end`."""
@@ -64,7 +67,7 @@ class Recorder:
         phase = self._make(name)
         try:
             phase.begin()
-        except (RuntimeError, OSError, AssertionError) as error:
+        except _FAILURES as error:
             self.problem(devices.explain(name, error))
             return 1
         self._phase = phase
@@ -97,8 +100,8 @@ class Recorder:
             return
         try:
             getattr(self._phase, what)()
-        except (RuntimeError, OSError, AssertionError) as error:
-            self._phase = None
+        except _FAILURES as error:
+            self._phase = None  # it is not stopped again: torch would stop what is not there
             self.problem(devices.explain("recording", error))
 
     def facts(self) -> dict[str, Any]:

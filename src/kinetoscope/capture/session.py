@@ -18,7 +18,7 @@ from kinetoscope.capture.compiling import CompileEvents
 from kinetoscope.capture.dispatch import compiles
 from kinetoscope.capture.loader_workers import collect, wrap_workers
 from kinetoscope.capture.options import CaptureOptions
-from kinetoscope.capture.plan import Plan, make_plan
+from kinetoscope.capture.plan import Plan, make_plan, typical_period
 from kinetoscope.capture.ranks import MARGIN_S, MARGIN_STEPS, Agreement, Place
 from kinetoscope.capture.recorder import Recorder
 from kinetoscope.capture.seams import Seams
@@ -163,7 +163,7 @@ class Session:
             self._problem(
                 f"the steps were not steady after {waited:.0f} s; they are recorded as they are"
             )
-        period = sorted(marks.periods)[len(marks.periods) // 2]
+        period = typical_period(marks.periods)
         together = self._agreement.possible
         ahead = MARGIN_STEPS + int(MARGIN_S / max(period, 1e-6)) if together else 0
         plan = make_plan(

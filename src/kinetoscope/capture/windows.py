@@ -36,7 +36,15 @@ class Window:
         self._mark: Any = None
 
     def prepare(self) -> None:
-        """Set the profiler up; events are not kept yet."""
+        """Set the profiler up; events are not kept yet.
+
+        Raises:
+            RuntimeError: the program profiles itself. Older torch would end its profile silently.
+        """
+        from torch.autograd import profiler
+
+        if getattr(profiler, "_is_profiler_enabled", False):
+            raise RuntimeError("a torch.profiler is already active")
         with quiet_stderr():
             self._profile.prepare_trace()
 
