@@ -108,7 +108,7 @@ def test_the_readme_starts_with_two_commands_that_need_nothing_before() -> None:
 
 def test_continuous_integration_runs_the_readme_test_command() -> None:
     lines = _read(ROOT / ".ci" / "run").splitlines()
-    assert lines[-1] == _readme_commands()[1]
+    assert _readme_commands()[1] in lines
 
 
 def test_commands_in_the_docs_exist() -> None:

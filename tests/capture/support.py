@@ -47,7 +47,7 @@ def capture(
 ) -> Ran:
     """Write a program and run it through `kinetoscope run`."""
     (folder / "program.py").write_text(source)
-    command = [sys.executable, "-m", "kinetoscope", "run", "-o", "result.json", "--budget", "20s"]
+    command = [sys.executable, "-m", "kinetoscope", "run", "-o", "result.json", "--budget", "6s"]
     done = subprocess.run(
         [*command, *options, "program.py", *arguments],
         cwd=folder,

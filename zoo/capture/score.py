@@ -1,27 +1,39 @@
 """Run planted programs unmodified through `kinetoscope run` and compare with the truth.
 
-python -m zoo.capture.score [--seconds 8] [--markdown FILE] [NAME ...]
+python -m zoo.capture.score [--seconds 6] [--markdown FILE] [NAME ...]
 
-For each program of `zoo/capture/programs`: its true step time (from two runs without us that
-differ in their number of steps), then one captured run. Compared are the class, the exact line of
-the planted mistake, the step time, what the program printed, and its exit code.
+For each program of `zoo/capture/programs`, in processes of their own, one after another: its true
+step time without us, a captured run, and its true step time again. Compared are the class, the
+exact line of the planted mistake, which mark was taken for the step, the step time, what the
+program printed, and its exit code. A program that misses is run once more.
+
+The true step time is that of a long run less that of a short one, over the steps between them. If
+its two measurements differ by more than what is allowed, the machine was too busy to judge the
+stated step time; that is said and is not a failure.
+
+The exit code is 1 when a program misses twice. Nothing else should run meanwhile.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
-import resource
+import runpy
 import subprocess
 import sys
 import tempfile
 import time
+import traceback
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NoReturn
 
-PROGRAMS = Path(__file__).parent / "programs"
+PROGRAMS = Path(__file__).resolve().parent / "programs"
 FEW = 30
+ALLOWED = 0.1
+"""Largest difference of the stated step time from the true one."""
 
 
 @dataclass(frozen=True)
@@ -35,25 +47,39 @@ class Truth:
 
 @dataclass
 class Score:
+    """One captured run; `true_ms` was measured before and after it."""
+
     name: str
     truth: Truth
-    true_ms: float
+    true_ms: tuple[float, ...] = ()
     stated_ms: float = 0.0
-    cpu_error: float = 0.0
     found: str = ""
     bottleneck: str = ""
     line: int | None = None
     exact: bool = False
-    top: bool = False
     same_output: bool = False
     same_code: bool = False
     source: str = ""
     overhead: dict[str, float] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
+    attempt: int = 1
 
     @property
     def error(self) -> float:
-        return self.stated_ms / self.true_ms - 1 if self.true_ms else 0.0
+        return self.stated_ms * len(self.true_ms) / sum(self.true_ms) - 1
+
+    @property
+    def apart(self) -> float:
+        """By how much the true step time differed between its measurements."""
+        return max(self.true_ms) / min(self.true_ms) - 1
+
+    @property
+    def judged(self) -> bool:
+        return self.apart <= ALLOWED
+
+    @property
+    def step_right(self) -> bool:
+        return abs(self.error) <= ALLOWED
 
     @property
     def class_right(self) -> bool:
@@ -61,9 +87,23 @@ class Score:
 
     @property
     def line_right(self) -> bool:
+        """Is the first place of the planted finding the planted line, and said to be exact?"""
         if self.truth.line is None:
             return True
         return self.exact and self.line == self.truth.line
+
+    @property
+    def same(self) -> bool:
+        return self.same_output and self.same_code
+
+    @property
+    def source_right(self) -> bool:
+        return self.truth.steps in ("", self.source)
+
+    @property
+    def wrong(self) -> bool:
+        found = self.class_right and self.line_right and self.source_right
+        return not (found and self.same) or (self.judged and not self.step_right)
 
 
 def truth_of(path: Path) -> Truth:
@@ -80,45 +120,70 @@ def truth_of(path: Path) -> Truth:
 
 
 @dataclass(frozen=True)
-class Took:
-    wall: float
-    cpu: float
-    """Processor time of the process and its children: the same on a busy machine."""
+class Plain:
+    """A run without Kinetoscope: seconds that its steps took, with all before and after them."""
+
+    seconds: float
+    code: int
+    output: str
 
 
-def run(command: list[str]) -> tuple[Took, subprocess.CompletedProcess[str]]:
-    start, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return Took(time.perf_counter() - start, cpu), done
+def plain(path: Path, steps: int) -> Plain:
+    """Run a program as Python would, in a fork of this process, which has imported torch.
+
+    What starting Python and importing torch take differs from run to run by more than hundreds of
+    small steps take.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        output, seconds = Path(folder) / "output", Path(folder) / "seconds"
+        sys.stdout.flush()
+        child = os.fork()
+        if not child:
+            _play(path, steps, output, seconds)
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        return Plain(float(seconds.read_text()), code, output.read_text())
 
 
-def steps_for(path: Path, seconds: float) -> tuple[int, Took]:
-    """Steps that fill the time, and what the short run took."""
-    short, _ = run([sys.executable, str(path), str(FEW)])
-    more, _ = run([sys.executable, str(path), str(4 * FEW)])
-    step = max((more.cpu - short.cpu), (more.wall - short.wall) / 4, 6e-3) / (3 * FEW)
-    return max(int(seconds / step), 4 * FEW), short
+def _play(path: Path, steps: int, output: Path, seconds: Path) -> NoReturn:
+    os.dup2(os.open(output, os.O_WRONLY | os.O_CREAT), 1)
+    sys.argv, sys.path[0] = [str(path), str(steps)], str(path.parent)
+    code, start = 0, time.perf_counter()
+    try:
+        runpy.run_path(str(path), run_name="__main__")
+    except SystemExit as stop:
+        code = stop.code if isinstance(stop.code, int) else int(stop.code is not None)
+    except BaseException:
+        traceback.print_exc()
+        code = 1
+    seconds.write_text(repr(time.perf_counter() - start))
+    sys.stdout.flush()
+    os._exit(code)
+
+
+def captured(path: Path, steps: int) -> tuple[subprocess.CompletedProcess[str], dict | None]:
+    """Run a program through the command, in a process of its own, and read the result."""
+    with tempfile.TemporaryDirectory() as folder:
+        result = Path(folder) / "result.json"
+        words = ["run", "--quiet", "--budget", "20s", "-o", str(result), str(path), str(steps)]
+        command = [sys.executable, "-m", "kinetoscope", *words]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+        return done, json.loads(result.read_text()) if result.exists() else None
 
 
 def score(path: Path, seconds: float) -> Score:
-    truth = truth_of(path)
-    steps, short = steps_for(path, seconds)
-    took, plain = run([sys.executable, str(path), str(steps)])
-    with tempfile.TemporaryDirectory() as folder:
-        result = Path(folder) / "result.json"
-        command = [sys.executable, "-m", "kinetoscope", "run", "--quiet", "--budget", "40s"]
-        _, captured = run([*command, "-o", str(result), str(path), str(steps)])
-        found = json.loads(result.read_text()) if result.exists() else None
-    row = Score(path.stem, truth, (took.wall - short.wall) / (steps - FEW) * 1e3)
-    row.same_output = captured.stdout == plain.stdout
-    row.same_code = captured.returncode == plain.returncode
+    row = Score(path.stem, truth_of(path))
+    short = plain(path, FEW).seconds
+    step = max((plain(path, 4 * FEW).seconds - short) / (3 * FEW), 1e-4)
+    steps = max(int(seconds / step), 4 * FEW)
+    before = plain(path, steps)
+    done, found = captured(path, steps)
+    after = plain(path, steps)
+    row.true_ms = tuple((r.seconds - short) / (steps - FEW) * 1e3 for r in (before, after))
+    row.same_output = done.stdout == before.output == after.output
+    row.same_code = done.returncode == before.code
     if found is None:
-        row.problems = captured.stderr.splitlines()[-3:]
+        row.problems = done.stderr.splitlines()[-3:]
         return row
-    cpu_ns = found["capture"]["baseline_cpu_ns"]
-    row.cpu_error = cpu_ns / ((took.cpu - short.cpu) / (steps - FEW) * 1e9) - 1
     return fill(row, found)
 
 
@@ -129,58 +194,86 @@ def fill(row: Score, found: dict) -> Score:
     row.source = capture["step_source"]
     row.problems = capture["problems"]
     row.overhead = {w["name"]: w["overhead"] for w in capture["windows"]}
-    for finding in found["findings"]:
-        if finding["code"] not in row.truth.codes or row.found:
-            continue
-        row.found = finding["code"]
-        places = finding["locations"]
-        hits = [p for p in places if p["line"] == row.truth.line and p["exact"]]
-        place = (hits or places or [{"line": None, "exact": False}])[0]
-        row.line, row.exact = place["line"], place["exact"]
-        row.top = bool(hits) and places[0] == hits[0]
+    planted = [f for f in found["findings"] if f["code"] in row.truth.codes]
+    if planted:
+        row.found = planted[0]["code"]
+        for place in planted[0]["locations"][:1]:
+            row.line, row.exact = place["line"], place["exact"]
     return row
 
 
+def best(path: Path, seconds: float) -> Score:
+    """One run, or a second one when the first misses or could not be judged."""
+    row = score(path, seconds)
+    if not row.wrong and row.judged:
+        return row
+    print(table_row(row), "<- once more", flush=True)
+    again = score(path, seconds)
+    again.attempt = 2
+    return again
+
+
 HEAD = (
-    "| program | class | finding | line | true ms | stated ms | error | by CPU time | light | full | output |\n"
-    "|---|---|---|---|---|---|---|---|---|---|---|"
+    "| program | class | finding | line | true ms, before and after | stated ms | error "
+    "| light | full | output |\n|---|---|---|---|---|---|---|---|---|---|"
 )
 
 
 def table_row(row: Score) -> str:
     cls = row.bottleneck + ("" if row.class_right else f" (not {row.truth.cls})")
-    line = "-" if row.truth.line is None else f"{row.line or '?'}"
-    if row.truth.line is not None:
-        line += " exact" if row.line_right else f" (not {row.truth.line})"
-        line += ", second" if row.line_right and not row.top else ""
-    same = "same" if row.same_output and row.same_code else "DIFFERENT"
+    line = "-" if row.truth.line is None else f"{row.line or '?'} exact"
+    if not row.line_right:
+        line = f"{row.line or '?'}{' exact' if row.exact else ''} (not {row.truth.line})"
+    error = f"{row.error:+.1%}" + ("" if row.judged else " (too noisy)")
+    same = "same" if row.same else "DIFFERENT"
     over = [f"{row.overhead.get(name, 0) or 0:+.0%}" for name in ("light", "full")]
+    true = ", ".join(f"{ms:.3g}" for ms in row.true_ms)
     return (
-        f"| {row.name} | {cls} | {row.found or '-'} | {line} | {row.true_ms:.3g} "
-        f"| {row.stated_ms:.3g} | {row.error:+.0%} | {row.cpu_error:+.0%} | {over[0]} | {over[1]} | {same} |"
+        f"| {row.name} | {cls} | {row.found or '-'} | {line} | {true} "
+        f"| {row.stated_ms:.3g} | {error} | {over[0]} | {over[1]} | {same} |"
     )
+
+
+def closing(rows: list[Score]) -> str:
+    judged = [r for r in rows if r.judged]
+    text = (
+        f"Of {len(rows)} programs: class right {sum(r.class_right for r in rows)}, planted line "
+        f"exact and first {sum(r.line_right for r in rows)}, steps found as expected "
+        f"{sum(r.source_right for r in rows)}, output and exit code unchanged "
+        f"{sum(r.same for r in rows)}, stated step time within {ALLOWED:.0%} "
+        f"{sum(r.step_right for r in judged)} of {len(judged)} judged."
+    )
+    second = [r.name for r in rows if r.attempt > 1]
+    noisy = [r.name for r in rows if not r.judged]
+    if second:
+        text += f" In a second run: {', '.join(second)}."
+    if noisy:
+        text += f" Step time not judged, as the true one moved by itself: {', '.join(noisy)}."
+    missed = [r.name for r in rows if r.wrong]
+    return text + (f" MISSED: {', '.join(missed)}." if missed else "")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--seconds", type=float, default=10.0)
+    parser.add_argument("--seconds", type=float, default=6.0)
     parser.add_argument("--markdown", type=Path)
     parser.add_argument("names", nargs="*")
     args = parser.parse_args()
-    paths = sorted(PROGRAMS.glob("*.py"))
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    import torch  # for the forks
+
     rows = []
-    print(HEAD, flush=True)
-    for path in paths:
+    print(f"torch {torch.__version__}, {args.seconds:g} s of steps a run\n\n{HEAD}", flush=True)
+    for path in sorted(PROGRAMS.glob("*.py")):
         if not args.names or path.stem in args.names:
-            rows.append(score(path, args.seconds))
+            rows.append(best(path, args.seconds))
             print(table_row(rows[-1]), flush=True)
             for problem in rows[-1].problems:
                 print(f"    {problem}", flush=True)
-    right = sum(r.class_right for r in rows), sum(r.line_right for r in rows)
-    near = sum(min(abs(r.error), abs(r.cpu_error)) <= 0.1 for r in rows)
-    print(f"class {right[0]}, line {right[1]}, step within 10 % {near}, of {len(rows)}")
+    print(f"\n{closing(rows)}")
     if args.markdown:
-        args.markdown.write_text("\n".join([HEAD, *map(table_row, rows), ""]))
+        args.markdown.write_text("\n".join([HEAD, *map(table_row, rows), "", closing(rows), ""]))
+    sys.exit(any(row.wrong for row in rows))
 
 
 if __name__ == "__main__":
