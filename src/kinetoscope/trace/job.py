@@ -10,6 +10,7 @@ from pathlib import Path
 from kinetoscope.errors import FormatError, InputError, InputNotFoundError
 from kinetoscope.trace.merged import split_ranks
 from kinetoscope.trace.readers import read
+from kinetoscope.trace.readers._ahead import read_ahead
 from kinetoscope.trace.trace import Trace
 
 __all__ = ["Job", "open_paths", "rank_from_name"]
@@ -100,12 +101,15 @@ def _read_folder(
     folder: Path, skipped: list[tuple[str, str]], progress: Progress | None
 ) -> Iterator[Trace]:
     found = 0
-    for path in sorted(p for p in folder.rglob("*") if p.is_file() and p.name[0] != "."):
+    files = sorted(p for p in folder.rglob("*") if p.is_file() and p.name[0] != ".")
+    named = [p for p in files if p.name.lower().endswith(_SUFFIXES)]
+    ahead = read_ahead(named, lambda path: _read(path, progress))
+    for path in files:
         if not path.name.lower().endswith(_SUFFIXES):
             skipped.append((str(path), "not a trace by its suffix"))
             continue
         try:
-            trace = _read(path, progress)
+            trace = ahead[path] if path in ahead else _read(path, progress)
         except InputError as error:
             skipped.append((str(path), error.message))
             continue

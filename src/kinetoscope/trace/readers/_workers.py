@@ -43,7 +43,7 @@ class Worker:
 
 def process_count(path: Path) -> int:
     """How many processes a file of this size is worth on this machine."""
-    return max(1, min(_cores(), _MOST_PROCESSES, unpacked_size(path) // _WORTHWHILE))
+    return max(1, min(cores(), _MOST_PROCESSES, unpacked_size(path) // _WORTHWHILE))
 
 
 def unpacked_size(path: Path) -> int:
@@ -57,7 +57,8 @@ def unpacked_size(path: Path) -> int:
     return told if size <= told <= 200 * size else 10 * size
 
 
-def _cores() -> int:
+def cores() -> int:
+    """Cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -103,7 +104,7 @@ def _piece_count(path: Path) -> int:
 def _start(path: Path, queue: int) -> Worker:
     home = str(Path(kinetoscope.__file__).parents[1])
     search = [home, *(entry for entry in sys.path if entry)]
-    out = _anonymous_file()
+    out = anonymous_file()
     try:
         process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
             # -S: the path is handed over as it is here, so `site` has nothing to add.
@@ -118,7 +119,8 @@ def _start(path: Path, queue: int) -> Worker:
     return Worker(process, out)
 
 
-def _anonymous_file() -> BinaryIO:
+def anonymous_file() -> BinaryIO:
+    """A file without a name, which vanishes with its last user."""
     if hasattr(os, "memfd_create"):
         with suppress(OSError):
             return os.fdopen(os.memfd_create("kinetoscope"), "w+b")
