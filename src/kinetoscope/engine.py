@@ -18,6 +18,7 @@ from kinetoscope.analysis.captured import (
 )
 from kinetoscope.analysis.job import leading
 from kinetoscope.analysis.profile import profile
+from kinetoscope.analysis.utilisation import utilisation
 from kinetoscope.analysis.variation import variation, variation_notes
 from kinetoscope.errors import UsageError
 from kinetoscope.metrics.device import device_timeline
@@ -174,6 +175,7 @@ def examine_job(
         capture=capture_info(lead.trace),
         profile=profile(analyses, lead, world_size=job.world_size),
         together=together,
+        utilisation=utilisation(lead),
     )
     return Examined(diagnosis, lead, analyses)
 

@@ -46,6 +46,11 @@ def _find(name: str | None, units: int | None, memory: float | None) -> Peaks | 
         ("NVIDIA L4", 58, 24_000_000_000, "NVIDIA L4"),
         ("NVIDIA L40S", 142, 48_000_000_000, "NVIDIA L40S"),
         ("NVIDIA GeForce RTX 4090", 128, 25_000_000_000, "NVIDIA GeForce RTX 4090"),
+        ("NVIDIA GeForce RTX 3080", 68, 10_500_000_000, "NVIDIA GeForce RTX 3080"),
+        ("NVIDIA GeForce RTX 4080", 76, 17_000_000_000, "NVIDIA GeForce RTX 4080"),
+        ("NVIDIA GeForce RTX 4080 SUPER", 80, 17_000_000_000, "NVIDIA GeForce RTX 4080 SUPER"),
+        ("NVIDIA GeForce RTX 4070 Ti", 60, 12_800_000_000, "NVIDIA GeForce RTX 4070 Ti"),
+        ("AMD Instinct MI210", 104, 68_702_699_520, "AMD Instinct MI210"),
         ("AMD Instinct MI300X VF", 304, 205_571_227_648, "AMD Instinct MI300X"),
         ("AMD Radeon Graphics", 304, 192 * _GIB, "AMD Instinct MI300X"),
         ("AMD Radeon Graphics", 304, 256 * _GIB, "AMD Instinct MI325X"),
@@ -171,3 +176,8 @@ def test_patterns_are_read_without_decoding_the_files() -> None:
     quick = lookup._patterns()
     assert {name: tuple(lookup._device(name).patterns) for name in quick} == quick
     assert all(quick.values())
+
+
+@pytest.mark.parametrize("path", _FILES, ids=lambda path: path.stem)
+def test_every_device_file_says_where_its_numbers_are_from(path: Path) -> None:
+    assert "https://" in load_peaks(path).source

@@ -57,6 +57,7 @@ export interface Result {
   };
   budget: { class: string; label: string; ns: number; share: number }[];
   device_timeline: Record<string, number>[];
+  utilisation?: { rank: number; device: number; name: string; mfu: number; hfu: number; coverage: number; lower_bound: boolean } | null;
   findings: Finding[];
   rules: { code: string; status: string; reason: string | null }[];
   notes: string[];

@@ -11,6 +11,7 @@ export function devices(page: Document_): HTMLElement | null {
   const rows = page.result.device_timeline;
   if (!rows.length) return null;
   const list = h("ul", { class: "devices" });
+  const use = page.result.utilisation;
   for (const row of rows.slice(0, 16)) {
     const share = (ns: number): string => percent(ns / (row.span_ns || 1));
     list.append(h("li", {},
@@ -18,7 +19,10 @@ export function devices(page: Document_): HTMLElement | null {
       "; compute ", num(share(row.compute_ns), DEF.compute),
       row.comm_ns ? h("span", {}, ", communication that nothing hides ", num(share(row.exposed_comm_ns), DEF.exposedComm)) : null,
       row.memcpy_ns ? h("span", {}, ", copies that nothing hides ", num(share(row.exposed_memcpy_ns), DEF.exposedCopy)) : null,
-      ", idle ", num(share(row.idle_ns), DEF.idle)));
+      ", idle ", num(share(row.idle_ns), DEF.idle),
+      use && use.rank === row.rank && use.device === row.device
+        ? h("span", {}, "; MFU ", num(`${use.lower_bound ? "at least " : ""}${percent(use.mfu)}`, DEF.mfu), `, FLOP known for ${percent(use.coverage)} of kernel time`)
+        : null));
   }
   if (rows.length > 16) list.append(h("li", { text: `and ${rows.length - 16} more` }));
   return h("div", {}, h("h3", { text: "Devices over the whole recording" }), list);

@@ -27,6 +27,7 @@ export const DEF = {
   compute: "Time in which a kernel that is not communication, or a memset, ran.",
   exposedComm: "Communication while no compute ran.",
   exposedCopy: "Copies while neither compute nor communication ran.",
+  mfu: "Model FLOP utilisation: time that the matrix products, convolutions and attention of a step would take at the data sheet's rate, over the likely step time. Recomputed work does not count.",
   idle: "Span minus busy: the device does nothing.",
   peak: "Most memory that PyTorch's allocator had handed out at one moment.",
   peakReserved: "Most memory that the allocator held from the driver. The difference to what is "

@@ -72,6 +72,12 @@ class DeviceOps:
         names, position = self._op_names
         return names[int(position[index])]
 
+    @cached_property
+    def op_names(self) -> npt.NDArray[np.object_]:
+        """Short operator name of each event, "" when unknown."""
+        names, position = self._op_names
+        return np.array(names, dtype=object)[position] if names else np.empty(0, dtype=object)
+
     def by_op_name(self, test: Callable[[str], bool]) -> Flags:
         """Events whose short operator name passes a test, asked once for each distinct name."""
         names, position = self._op_names

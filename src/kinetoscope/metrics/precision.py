@@ -9,7 +9,17 @@ from __future__ import annotations
 import re
 from enum import IntEnum
 
-__all__ = ["Dtype", "Math", "Unit", "dtype_of", "element_size", "list_element", "math_of", "unit"]
+__all__ = [
+    "FLOATING",
+    "Dtype",
+    "Math",
+    "Unit",
+    "dtype_of",
+    "element_size",
+    "list_element",
+    "math_of",
+    "unit",
+]
 
 
 class Dtype(IntEnum):
@@ -31,6 +41,10 @@ class Dtype(IntEnum):
     COMPLEX32 = 12
     COMPLEX64 = 13
     COMPLEX128 = 14
+
+
+FLOATING = (Dtype.FP64, Dtype.FP32, Dtype.FP16, Dtype.BF16)
+"""Types of activations, as programs cast them to one another."""
 
 
 class Math(IntEnum):

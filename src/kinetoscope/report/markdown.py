@@ -59,11 +59,13 @@ def _headline(diagnosis: Diagnosis) -> str:
     verdict, step = diagnosis.verdict, diagnosis.step
     name = "healthy" if verdict.healthy else phrases.CLASSES[verdict.bottleneck]
     sources = "<br>\n".join(escape(line) for line in phrases.inputs(diagnosis.inputs))
+    use = phrases.utilisation(diagnosis)
     return (
         f"## Kinetoscope: {name}\n\n"
         f"**{escape(verdict.sentence)}**\n\n"
         f"{phrases.standing(diagnosis)[0].upper()}{escape(phrases.standing(diagnosis)[1:])}. "
-        f"Step time **{phrases.step_time(step)}**; {phrases.step_detail(step)}.\n\n"
+        f"Step time **{phrases.step_time(step)}**; {phrases.step_detail(step)}."
+        f"{use and f' {use}.'}\n\n"
         f"{sources}"
     )
 

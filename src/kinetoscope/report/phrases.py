@@ -7,7 +7,16 @@ from collections.abc import Iterable, Sequence
 
 from kinetoscope import units
 from kinetoscope.report.text import clean, shorten
-from kinetoscope.result import Diagnosis, Evidence, Finding, Gain, InputInfo, Location, StepTime
+from kinetoscope.result import (
+    DeviceTimeline,
+    Diagnosis,
+    Evidence,
+    Finding,
+    Gain,
+    InputInfo,
+    Location,
+    StepTime,
+)
 
 CLASSES = {
     "compute": "compute",
@@ -75,6 +84,14 @@ def step_detail(step: StepTime) -> str:
     if step.recorded_ns and step.recorded_ns != step.time_ns.mid:
         parts.append(f"{units.duration(step.recorded_ns)} as recorded, with the profiler's cost")
     return "; ".join(parts)
+
+
+def utilisation(diagnosis: Diagnosis, row: DeviceTimeline | None = None) -> str:
+    """Return `MFU 41 %`, for one device when `row` is given; empty when it is not known."""
+    use = diagnosis.utilisation
+    if use is None or (row is not None and (row.rank, row.device) != (use.rank, use.device)):
+        return ""
+    return f"MFU {'at least ' if use.lower_bound else ''}{units.percent(use.mfu)}"
 
 
 def evidence_name(evidence: Evidence) -> str:

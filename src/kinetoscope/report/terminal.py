@@ -28,7 +28,7 @@ def render(diagnosis: Diagnosis, options: RenderOptions) -> str:
     _headline(page, diagnosis)
     _step(page, diagnosis)
     add_budget(page, diagnosis.budget, verbose=options.verbose)
-    _devices(page, diagnosis.device_timeline, options)
+    _devices(page, diagnosis, options)
     if options.comparison is not None:
         _since(page, options.comparison)
     _findings(page, diagnosis, options)
@@ -83,8 +83,8 @@ def _since(page: Page, comparison: Comparison) -> None:
         last = label
 
 
-def _devices(page: Page, rows: tuple[DeviceTimeline, ...], options: RenderOptions) -> None:
-    used = [row for row in rows if row.span_ns > 0]
+def _devices(page: Page, diagnosis: Diagnosis, options: RenderOptions) -> None:
+    used = [row for row in diagnosis.device_timeline if row.span_ns > 0]
     if not used:
         return
     page.blank()
@@ -99,7 +99,8 @@ def _devices(page: Page, rows: tuple[DeviceTimeline, ...], options: RenderOption
         return
     for row in used:
         name = f"rank {row.rank} device {row.device}" if len(used) > 1 else f"device {row.device}"
-        _label(page, "Device", f"{name} {_device(row)}")
+        mfu = phrases.utilisation(diagnosis, row)
+        _label(page, "Device", f"{name} {_device(row)}{mfu and f'; {mfu}'}")
 
 
 def _share(row: DeviceTimeline, ns: int) -> str:

@@ -15,6 +15,7 @@ from kinetoscope.result.diagnosis import (
     RuleOutcome,
     StepTime,
     Together,
+    Utilisation,
     Verdict,
     WindowInfo,
 )
@@ -65,6 +66,7 @@ __all__ = [
     "StepTime",
     "StepVariation",
     "Together",
+    "Utilisation",
     "Verdict",
     "WindowInfo",
 ]

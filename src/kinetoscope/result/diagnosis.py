@@ -164,6 +164,35 @@ class Together(msgspec.Struct, frozen=True):
     gain: Gain
 
 
+class Utilisation(msgspec.Struct, frozen=True):
+    """How much of a device's arithmetic one rank uses.
+
+    Only matrix products, convolutions, attention and recurrent networks count, as is the custom.
+
+    Attributes:
+        rank: the rank that it speaks of, the one that sets the pace.
+        device: index of its busiest device.
+        name: the device, as the table of peak rates calls it.
+        mfu: model FLOP utilisation: time that a step's FLOP would take at the data sheet's dense
+            rate of the units that did them, over the likely step time. Work that checkpointing
+            does again does not count.
+        hfu: the same with that work.
+        flop_per_step: FLOP that `mfu` counts.
+        coverage: share of kernel time whose FLOP are known.
+        lower_bound: the FLOP of a fifth or more of the matrix kernels' time are not known, so both
+            ratios are at least what they say.
+    """
+
+    rank: int
+    device: int
+    name: str
+    mfu: float
+    hfu: float
+    flop_per_step: int
+    coverage: float
+    lower_bound: bool = False
+
+
 class RuleOutcome(msgspec.Struct, frozen=True):
     """What one rule said about the trace.
 
@@ -184,6 +213,7 @@ class Diagnosis(msgspec.Struct, frozen=True):
     Attributes:
         profile: what comparisons are made of; None in documents of versions that had none.
         together: what the first two, three, ... findings gain together.
+        utilisation: share of the device's arithmetic in use; None when it is not known.
     """
 
     schema_version: int
@@ -199,3 +229,4 @@ class Diagnosis(msgspec.Struct, frozen=True):
     capture: CaptureInfo | None = None
     profile: Profile | None = None
     together: tuple[Together, ...] = ()
+    utilisation: Utilisation | None = None

@@ -487,3 +487,28 @@ def is_collective_result_wait(name: str) -> bool:
 def is_gloo_range(name: str) -> bool:
     """The range in which Gloo works on a collective (ProcessGroupGloo.cpp)."""
     return name.startswith("gloo:")
+
+
+def is_zero_grad(name: str) -> bool:
+    """Clearing of gradients: the optimizer's range, or the frames of `zero_grad`
+    (torch/optim/optimizer.py, torch/nn/modules/module.py)."""
+    return name.startswith("Optimizer.zero_grad#") or (
+        name.endswith(": zero_grad")
+        and ("torch/optim/" in name or "torch/nn/modules/module.py(" in name)
+    )
+
+
+_PINNING = ("cudaHostAlloc", "cudaMallocHost", "cudaHostRegister", "hipHostMalloc")
+
+
+def is_pinning_call(name: str) -> bool:
+    """Runtime calls that lock host memory (`hipHostRegister` and versioned names included)."""
+    return name.startswith((*_PINNING, "hipHostRegister", "hipHostAlloc"))
+
+
+def is_offload_frame(name: str) -> bool:
+    """Saved tensors on their way to the host or back (torch/autograd/graph.py: save_on_cpu), and
+    the wrappers that use it."""
+    return name.endswith((": pack_to_cpu", ": unpack_from_cpu")) or (
+        "offload" in name and ("torch/" in name or "checkpoint" in name)
+    )

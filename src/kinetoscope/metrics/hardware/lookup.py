@@ -33,7 +33,11 @@ _UNITS = {math.name.lower(): math for math in Math if math is not Math.UNKNOWN}
 
 
 class _DeviceFile(msgspec.Struct, forbid_unknown_fields=True):
-    """One TOML file. `evidence_of` lists the values whose evidence differs from `evidence`."""
+    """One TOML file.
+
+    `evidence_of` lists the values whose evidence differs from `evidence`. `size_tells` is false
+    when another device has as many multiprocessors and as much memory.
+    """
 
     name: str
     bandwidth_gbps: _Rate
@@ -48,6 +52,7 @@ class _DeviceFile(msgspec.Struct, forbid_unknown_fields=True):
     source: str = ""
     evidence: Literal["v", "m"] = "m"
     evidence_of: dict[str, Literal["v", "m"]] = {}
+    size_tells: bool = True
 
 
 def load_peaks(path: str | Path) -> Peaks:
@@ -114,6 +119,7 @@ def _by_size(device: DeviceProperties) -> _DeviceFile | None:
         file
         for file in _devices()
         if "AMD" in file.name
+        and file.size_tells
         and file.multiprocessors == device.multiprocessors
         and _same_memory(file, device)
     ]

@@ -1,17 +1,17 @@
 """Long kernels run with fewer blocks than the device has multiprocessors.
 
 ## What it finds
-Kernels of 20 microseconds and more whose grid has fewer blocks than the device has multiprocessors,
-for a sizeable part of the device's busy time.
+Kernels of 20 microseconds and more whose grid has fewer blocks than the device has
+multiprocessors, for a sizeable part of the device's busy time.
 
 ## Why it matters
 A block runs on one multiprocessor. A kernel of 33 blocks on a device with 132 multiprocessors
 leaves three quarters of it idle for as long as the kernel runs, while the device counts as busy.
 
 ## How to fix it
-Give the kernel more parallel work: a larger batch, parallel branches merged into one batched call,
-attention that splits over the keys for a batch of one. `torch.compile(mode="max-autotune")` picks
-split-K products. Independent kernels can run side by side on streams.
+Give the kernel more parallel work: a larger batch, parallel branches merged into one batched
+call, attention that splits over the keys for a batch of one. `torch.compile(mode="max-autotune")`
+picks split-K products. Independent kernels can run side by side on streams.
 
 ## Limits
 Persistent kernels (nvjet, stream-K, FlashAttention 3) launch about one block a multiprocessor on

@@ -1,8 +1,8 @@
 """Convolutions convert between NCHW and NHWC around their kernels.
 
 ## What it finds
-Layout kernels of the convolution library (`nchwToNhwc`, `nhwcToNchw`, batched transposes) that take
-a sizeable part of the busy time.
+Layout kernels of the convolution library (`nchwToNhwc`, `nhwcToNchw`, batched transposes) that
+take a sizeable part of the busy time.
 
 ## Why it matters
 The tensor-core kernels of cuDNN and MIOpen work on channels-last (NHWC) data. A model in the
@@ -15,8 +15,8 @@ too when the layer has few channels.
 autocast. All layers must keep the layout: look for `view` and `reshape` between convolutions.
 
 ## Limits
-Some conversions at the borders of the model are normal. Depthwise convolutions and float32 without
-TF32 may be faster in NCHW. Measure once with `torch.backends.cudnn.benchmark = True`.
+Some conversions at the borders of the model are normal. Depthwise convolutions and float32
+without TF32 may be faster in NCHW. Measure once with `torch.backends.cudnn.benchmark = True`.
 """
 
 from __future__ import annotations

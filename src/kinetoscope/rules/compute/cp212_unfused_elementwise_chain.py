@@ -10,13 +10,13 @@ kernel reads the first input, keeps the rest in registers and writes the last re
 kernels becomes up to n times as fast.
 
 ## How to fix it
-`torch.compile` the function or module with the chain. By hand: fused operators
-(`F.gelu(x, approximate="tanh")`, `torch.addcmul`, `F.rms_norm`, `F.silu`), or a Triton kernel.
+`torch.compile` the function or module with the chain. By hand: fused operators (`F.gelu(x,
+approximate="tanh")`, `torch.addcmul`, `F.rms_norm`, `F.silu`), or a Triton kernel.
 
 ## Limits
-Tensors that the backward pass needs are written anyway; compilers recompute most of them. Chains of
-kernels of a few microseconds are bound by launching: compilation or a CUDA graph helps there too,
-for another reason (FW502).
+Tensors that the backward pass needs are written anyway; compilers recompute most of them. Chains
+of kernels of a few microseconds are bound by launching: compilation or a CUDA graph helps there
+too, for another reason (FW502).
 """
 
 from __future__ import annotations

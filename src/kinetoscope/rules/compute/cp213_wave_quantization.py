@@ -1,8 +1,8 @@
 """The last wave of a product's blocks fills only a part of the device.
 
 ## What it finds
-Matrix products and convolutions whose grid is one to four waves of blocks, the last of them mostly
-empty. A wave is as many blocks as the device holds at once.
+Matrix products and convolutions whose grid is one to four waves of blocks, the last of them
+mostly empty. A wave is as many blocks as the device holds at once.
 
 ## Why it matters
 All blocks of a wave take about the same time, and the last wave takes as long as a full one. A
@@ -13,9 +13,9 @@ Change the batch or the layer's width so that the blocks fill whole waves, or le
 choose other tiles: `torch.compile(mode="max-autotune")`.
 
 ## Limits
-How many blocks the device holds comes from the recorded occupancy, an estimate; kernels without it,
-and persistent or split-K kernels, are left out. Nothing is the cautious gain: blocks of a last wave
-run faster when they share nothing.
+How many blocks the device holds comes from the recorded occupancy, an estimate; kernels without
+it, and persistent or split-K kernels, are left out. Nothing is the cautious gain: blocks of a
+last wave run faster when they share nothing.
 """
 
 from __future__ import annotations

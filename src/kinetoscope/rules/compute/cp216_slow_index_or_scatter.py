@@ -5,14 +5,15 @@
 whose kernels take a sizeable part of the busy time and much longer than moving what they touch.
 
 ## Why it matters
-Writing with repeated indices (`index_put_(accumulate=True)`, the backward of `x[idx]`) first sorts
-all indices, then adds row by row. Reading with a tensor of indices into several dimensions computes
-an address for every element. `index_select` and `F.embedding`, and their backward, copy whole rows.
+Writing with repeated indices (`index_put_(accumulate=True)`, the backward of `x[idx]`) first
+sorts all indices, then adds row by row. Reading with a tensor of indices into several dimensions
+computes an address for every element. `index_select` and `F.embedding`, and their backward, copy
+whole rows.
 
 ## How to fix it
 Read rows with `x.index_select(0, idx)` or `F.embedding(idx, x)` in place of `x[idx]`. Accumulate
-with `index_add_` or `scatter_add_` in place of `index_put_(accumulate=True)`. Sort indices once if
-they serve many times; switch deterministic mode off. For sums of rows use `F.embedding_bag`.
+with `index_add_` or `scatter_add_` in place of `index_put_(accumulate=True)`. Sort indices once
+if they serve many times; switch deterministic mode off. For sums of rows use `F.embedding_bag`.
 
 ## Limits
 Graph networks and recommenders need such operators: the finding says what they cost beyond their

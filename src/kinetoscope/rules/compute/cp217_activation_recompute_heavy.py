@@ -30,6 +30,7 @@ import numpy.typing as npt
 from kinetoscope.analysis import Analysis
 from kinetoscope.metrics.device_ops import DeviceOps
 from kinetoscope.metrics.intervals import Intervals, merge, union
+from kinetoscope.metrics.recompute import recomputed_nodes
 from kinetoscope.replay import Change
 from kinetoscope.result import Evidence, Fix
 from kinetoscope.rules.api import Example, Hit, Options, Rule
@@ -40,21 +41,12 @@ from kinetoscope.rules.compute._kernels import (
     per_step_ns,
     places,
 )
-from kinetoscope.trace.calltree import nearest
 from kinetoscope.trace.frames import is_recompute_frame
-from kinetoscope.trace.kinds import Kind
-from kinetoscope.trace.op_names import short_name
-from kinetoscope.trace.trace import IntArray, Trace
+from kinetoscope.trace.trace import IntArray
 from kinetoscope.units import duration, percent, size
 
 if TYPE_CHECKING:
     from kinetoscope.testing import TraceBuilder
-
-_FORWARD_ONLY = frozenset(
-    "linear conv1d conv2d conv3d layer_norm batch_norm group_norm rms_norm embedding dropout "
-    "scaled_dot_product_attention max_pool2d".split()
-)
-"""Operators that programs call and no backward formula does."""
 
 
 class Thresholds(Options, frozen=True):
@@ -70,7 +62,7 @@ class Thresholds(Options, frozen=True):
 
 def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
     """Find forward work inside the backward pass and replay without it."""
-    again = _recomputed(analysis.trace)
+    again = analysis.get(recomputed_nodes)
     if not again.any():
         return
     used = _memory_used(analysis)
@@ -106,29 +98,6 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
         claims=extent_of(analysis, rows),
         at_most="medium",
     )
-
-
-def _recomputed(trace: Trace) -> npt.NDArray[np.bool_]:
-    """Call-tree nodes of forward operators that run inside the backward pass.
-
-    The engine runs its own operators without recording a graph, so they carry no sequence
-    number; recomputed ones do. Some of them must be operators that only programs call: a second
-    derivative records a graph too.
-    """
-    tree = trace.tree
-    backward = trace.links.backward_root >= 0
-    if not backward.any():
-        return backward
-    name_id = trace.column("name_id")[tree.rows]
-    aten = np.fromiter((n.startswith("aten::") for n in trace.names), bool, len(trace.names))
-    program = np.fromiter(
-        (short_name(n) in _FORWARD_ONLY for n in trace.names), bool, len(trace.names)
-    )
-    ops = backward & (tree.kind == Kind.CPU_OP) & aten[name_id]
-    ops &= trace.column("seq")[tree.rows] >= 0
-    if not (ops & program[name_id]).any():
-        return np.zeros(tree.rows.size, dtype=bool)
-    return nearest(ops, tree.parent) >= 0
 
 
 def _memory_used(analysis: Analysis) -> tuple[int, int] | None:

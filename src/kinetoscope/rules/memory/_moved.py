@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from math import prod
 
 import numpy as np
+import numpy.typing as npt
 
 from kinetoscope.metrics.cost_args import Args, NotRecordedError
 from kinetoscope.metrics.device_ops import DeviceOps, args_of, device_ops
@@ -33,12 +34,14 @@ class Moved:
         rows: event-table rows.
         new_ns: their duration when they write only what is new.
         result, new: bytes of the result, and of what is new in it.
+        grows: the tensor grows; else a window is shifted.
     """
 
     rows: IntArray
     new_ns: IntArray
     result: IntArray
     new: IntArray
+    grows: npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -64,18 +67,24 @@ def moved_by_cat(trace: Trace) -> Moved:
         for group, join in known
         if join.large in results or _cut_from_window(trace, work, group, join)
     ]
-    return _moved(work, kept)
+    return _moved(work, kept, results)
 
 
-def _moved(work: DeviceOps, kept: list[tuple[IntArray, _Join]]) -> Moved:
+def _moved(
+    work: DeviceOps, kept: list[tuple[IntArray, _Join]], results: set[tuple[int, ...]]
+) -> Moved:
     none = np.empty(0, dtype=np.int64)
     at = np.concatenate([none, *(group for group, _ in kept)])
     share = np.concatenate([none.astype(float), *(np.full(g.size, j.new) for g, j in kept)])
     size = np.concatenate([none, *(np.full(g.size, prod(j.result)) for g, j in kept)])
+    longer = np.concatenate(
+        [none.astype(bool), *(np.full(g.size, j.large in results) for g, j in kept)]
+    )
     order = np.argsort(at)
     at, share, size = at[order], share[order], size[order]
     new_ns = (work.ns[at] * share).astype(np.int64)
-    return Moved(work.rows[at], new_ns, size, (size * share).astype(np.int64))
+    new = (size * share).astype(np.int64)
+    return Moved(work.rows[at], new_ns, size, new, longer[order])
 
 
 def _join(args: Args) -> _Join | None:

@@ -1,12 +1,12 @@
 """The device's memory is nearly full.
 
 ## What it finds
-The allocator holds more than 90 % of the device's memory at its peak, and most of that is in use by
-tensors.
+The allocator holds more than 90 % of the device's memory at its peak, and most of that is in use
+by tensors.
 
 ## Why it matters
-A slightly longer sequence, a library's workspace or another process is enough for an out-of-memory
-error; before that the allocator begins to flush its cache (MM303), which is slow.
+A slightly longer sequence, a library's workspace or another process is enough for an
+out-of-memory error; before that the allocator begins to flush its cache (MM303), which is slow.
 
 ## How to fix it
 Make room: a smaller micro-batch with gradient accumulation, activation checkpointing, bf16

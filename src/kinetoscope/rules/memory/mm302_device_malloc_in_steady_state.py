@@ -1,7 +1,8 @@
 """Device memory is still being taken from the driver while the program should be warm.
 
 ## What it finds
-`cudaMalloc` (`hipMalloc`, `cuMemCreate`, ...) in most of the recorded steps, not only in the first.
+`cudaMalloc` (`hipMalloc`, `cuMemCreate`, ...) in most of the recorded steps, not only in the
+first.
 
 ## Why it matters
 PyTorch keeps freed memory in a cache, so that a warm program asks the driver for none. A call to

@@ -1,8 +1,8 @@
 """Every step leaves memory behind: a leak.
 
 ## What it finds
-The allocated total rises from step to step, and allocations of every judged step (all but the last)
-are still alive at the end of the recording, about as many bytes each time. The rule pairs
+The allocated total rises from step to step, and allocations of every judged step (all but the
+last) are still alive at the end of the recording, about as many bytes each time. The rule pairs
 allocations with frees by address and names the operators and functions whose allocations stay.
 
 ## Why it matters

@@ -4,25 +4,25 @@
 *Round trips*: a tensor is copied to the host, worked on there, and copied back within the same
 step (`.cpu().numpy()` ... `.to(device)`). *Copies on the device*: `Memcpy DtoD`, which `clone()`,
 `copy_()` and `contiguous()` make of whole tensors, for a sizeable part of the device's time.
-*Windows and tensors that grow*: a `cat` that copies all of a tensor to add a little to it.
+*Windows*: a `cat` that copies all of a tensor to shift it and add a little.
 
 ## Why it matters
 A round trip waits until the device has finished all that was queued, moves the data twice over a
-link that is a hundred times slower than the device's memory, and leaves the device idle while
-the host works. A copy on the device reads and writes every byte and computes nothing.
+link that is a hundred times slower than the device's memory, and leaves the device idle while the
+host works. A copy on the device reads and writes every byte and computes nothing.
 
 ## How to fix it
 Do the step on the device: most of NumPy has a counterpart in torch under the same name (`clip`,
 `sort`, `percentile` as `quantile`). Where the host must see the data, fetch it late and do not
-wait for it. For copies on the device: update in place (`lerp_`, `torch._foreach_*`), use
-views, write into a buffer that exists (`out=`), drop `clone()` before something that copies anyway.
-A window becomes a ring buffer (`data[:, at] = new; at = (at + 1) % room`), a tensor that grows a
-buffer of its final size that is filled part by part.
+wait for it. For copies on the device: update in place (`lerp_`, `torch._foreach_*`), use views,
+write into a buffer that exists (`out=`), drop `clone()` before something that copies anyway. A
+window becomes a ring buffer (`data[:, at] = new; at = (at + 1) % room`).
 
 ## Limits
 A round trip is recognised by sizes that agree within a factor of two and by order; that the data
-are the same is not recorded. Which copies on the device are needed is not recorded
-either: half of them is the cautious estimate. Copies that FSDP and DDP make are theirs.
+are the same is not recorded. Which copies on the device are needed is not recorded either: half
+of them is the cautious estimate. Copies that FSDP and DDP make are theirs, tensors that grow by
+`cat` are MM316's.
 """
 
 from __future__ import annotations
@@ -181,7 +181,7 @@ def _device_copies(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
 
 def _moving_cats(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
     moved = analysis.get(moved_by_cat)
-    inside = np.isin(moved.rows, analysis.in_window(moved.rows))
+    inside = np.isin(moved.rows, analysis.in_window(moved.rows)) & ~moved.grows
     rows, new_ns = moved.rows[inside], moved.new_ns[inside]
     spent = analysis.extent(rows)
     share = measure(clip(spent, *analysis.window)) / (analysis.step_ns * analysis.steps)
@@ -200,8 +200,7 @@ def _moving_cats(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
         ),
         locations=analysis.locations(rows, calls=("cat", "concat", "concatenate")),
         fix=Fix(
-            summary="Write what is new into a buffer that exists: a ring buffer for a window, one "
-            "of the final size for a tensor that grows.",
+            summary="Write what is new into a ring buffer.",
             snippet="buffer[:, at] = new  # in place of torch.cat([buffer[:, 1:], new], 1)\n"
             "at = (at + 1) % buffer.shape[1]",
             reference="https://docs.pytorch.org/docs/stable/generated/torch.Tensor.index_copy_.html",

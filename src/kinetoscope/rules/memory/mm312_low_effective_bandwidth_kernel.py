@@ -1,22 +1,22 @@
 """Kernels read views in an order that costs most of the memory's bandwidth.
 
 ## What it finds
-Pointwise operators, reductions, norms, softmax and copies of 8 MB and more that work on tensors of
-different memory order, or on every n-th element of one, and take much longer than moving their
+Pointwise operators, reductions, norms, softmax and copies of 8 MB and more that work on tensors
+of different memory order, or on every n-th element of one, and take much longer than moving their
 data once, although they fill the device.
 
 ## Why it matters
-Such kernels should run at the speed of the memory. When one operand is a transposed view of another
-order, or a slice with a step, neighbouring threads read far apart addresses, and each read fetches
-data that nobody uses.
+Such kernels should run at the speed of the memory. When one operand is a transposed view of
+another order, or a slice with a step, neighbouring threads read far apart addresses, and each
+read fetches data that nobody uses.
 
 ## How to fix it
 Make the tensor contiguous once, outside the loop; produce it in the other order; keep images in
 channels_last throughout; or let `torch.compile` generate a kernel for the layout.
 
 ## Limits
-The traffic is counted from the shapes: what an operator reads twice is not known. A slow kernel on
-plain tensors is the library's and not reported. Lookups (`index`, `gather`) are another matter
+The traffic is counted from the shapes: what an operator reads twice is not known. A slow kernel
+on plain tensors is the library's and not reported. Lookups (`index`, `gather`) are another matter
 (CP216); copies that only change the layout too (CP222).
 """
 
@@ -78,7 +78,7 @@ class Thresholds(Options, frozen=True):
     """Share of the data sheet's bandwidth."""
     min_blocks: float = 2.0
     """Blocks for each multiprocessor; with fewer the grid is the reason (CP203)."""
-    min_share: float = 0.03
+    min_share: float = 0.05
     """Share of the busy time in such kernels."""
     reached: tuple[float, float, float] = (0.5, 0.65, 0.8)
     """Share of the bandwidth that a kernel of the right layout reaches."""

@@ -1,0 +1,53 @@
+"""Which events lie inside host ranges or operators of some name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+
+from kinetoscope.metrics.device_ops import DeviceOps
+from kinetoscope.metrics.intervals import Intervals, union
+from kinetoscope.trace.calltree import nearest
+from kinetoscope.trace.kinds import Kind
+from kinetoscope.trace.trace import IntArray, Trace
+
+Flags = npt.NDArray[np.bool_]
+
+
+def named_nodes(trace: Trace, test: Callable[[str], bool]) -> Flags:
+    """Call-tree nodes whose name passes a test, asked once for each distinct name."""
+    flags = np.fromiter((test(name) for name in trace.names), bool, len(trace.names))
+    ids = trace.column("name_id")[trace.tree.rows]
+    return np.asarray(flags[ids]) if flags.size else np.zeros(ids.size, dtype=bool)
+
+
+def nearest_named(trace: Trace, test: Callable[[str], bool]) -> IntArray:
+    """For each call-tree node itself or the nearest one around it that passes; -1: none."""
+    chosen = named_nodes(trace, test)
+    if not chosen.any():  # the usual case, and the search costs on long recordings
+        return np.full(chosen.size, -1, dtype=np.int64)
+    return nearest(chosen, trace.tree.parent)
+
+
+def owner_of(work: DeviceOps, around: IntArray) -> IntArray:
+    """Entry of `around` (one a call-tree node) for the launch of each device event; -1: none."""
+    node = work.trace.links.node[work.rows]
+    if around.size == 0:
+        return np.full(work.rows.size, -1, dtype=np.int64)
+    return np.where(node >= 0, around[np.maximum(node, 0)], -1)
+
+
+def outermost_ops(trace: Trace, chosen: Flags) -> IntArray:
+    """Of these call-tree nodes the operators that have none of the others around them."""
+    tree = trace.tree
+    ops = chosen & (tree.kind == Kind.CPU_OP)
+    around = nearest(ops, tree.parent)
+    above = np.where(tree.parent >= 0, around[np.maximum(tree.parent, 0)], -1)
+    return np.flatnonzero(ops & (above < 0))
+
+
+def extent_of_nodes(trace: Trace, nodes: IntArray) -> Intervals:
+    """Host time of call-tree nodes."""
+    return union(trace.tree.start[nodes], trace.tree.end[nodes])

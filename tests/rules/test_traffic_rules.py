@@ -1,0 +1,234 @@
+"""Rules about bytes that need not move and kernels that need not run; gains by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from kinetoscope.analysis import Analysis
+from kinetoscope.metrics.decomposed import written_out
+from kinetoscope.metrics.device_ops import device_ops
+from kinetoscope.rules.api import Hit
+from kinetoscope.rules.registry import all_rules
+from kinetoscope.testing import TraceBuilder
+
+RULES = {rule.code: rule for rule in all_rules()}
+BF16 = "c10::BFloat16"
+
+
+def _hits(code: str, t: TraceBuilder) -> tuple[Hit, ...]:
+    outcome = RULES[code].run(Analysis(t.read()))
+    assert outcome.status != "errored", outcome.reason
+    return outcome.hits
+
+
+def _value(hit: Hit, name: str) -> float | int | str:
+    return next(e.value for e in hit.evidence if e.name == name)
+
+
+Op = tuple[str, list[Any], list[str] | None, float]
+
+
+def _sequence(ops: Sequence[Op], *, steps: int = 4) -> TraceBuilder:
+    """Operators with one kernel each, back to back, in steps of 10 ms that wait for the device."""
+    t = TraceBuilder()
+    for step in range(steps):
+        at, busy = step * 10_000, 200.0
+        t.step(at, 10_000)
+        for i, (name, dims, types, dur) in enumerate(ops):
+            t.op(f"aten::{name}", at + 10 + 15 * i, 12, dims=dims, types=types)
+            t.kernel("some_kernel", at + busy, dur, launch_at=at + 13 + 15 * i)
+            busy += dur
+        t.sync(at + 20 + 15 * len(ops), busy - 15 * len(ops))
+    return t
+
+
+def _gain(saved_us: float) -> Any:
+    return pytest.approx(10_000 / (10_000 - saved_us), rel=0.02)
+
+
+# --- CP219 ------------------------------------------------------------------------
+
+SHAPE = [8_192, 4_096]
+
+
+def _norm(types: list[str]) -> list[Op]:
+    names = ("pow", "mean", "add", "rsqrt", "mul", "mul")
+    return [(name, [SHAPE, []], types, 1_000.0) for name in names]
+
+
+def test_a_norm_in_six_kernels_becomes_one() -> None:
+    (hit,) = _hits("CP219", _sequence(_norm(["float", ""])))
+    # 134 MB read and written at 0.85 x 4.8 TB/s: 65.8 us, likely 1.3 times that, not 6 ms.
+    assert hit.gain.mid == _gain(6_000 - 1.3 * 65.8)
+    assert "rms_norm" in hit.fix.snippet
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("mul", "add", "tanh", "mul", "sub", "clamp"),  # a solver's update, no activation
+        ("pow", "mean", "sqrt", "sum", "max", "min"),  # a distance, no norm
+        ("mul", "neg", "mul", "add", "mul", "add"),  # no halves are swapped
+    ],
+)
+def test_other_chains_are_no_norm_and_no_activation(names: tuple[str, ...]) -> None:
+    t = _sequence([(name, [SHAPE, []], None, 1_000.0) for name in names])
+    assert not written_out(device_ops(t.read()))
+
+
+def test_gelu_by_hand_is_recognised() -> None:
+    names = ("pow", "mul", "add", "mul", "tanh", "add", "mul", "mul")
+    t = _sequence([(name, [SHAPE, []], None, 500.0) for name in names], steps=2)
+    assert [group.name for group in written_out(device_ops(t.read()))] == ["GELU", "GELU"]
+
+
+# --- CP221, MM318 ------------------------------------------------------------------------
+
+
+def test_casts_there_and_back_go_and_one_way_casts_stay() -> None:
+    there: Op = ("copy_", [SHAPE, SHAPE, []], ["float", BF16, ""], 1_000.0)
+    back: Op = ("copy_", [SHAPE, SHAPE, []], [BF16, "float", ""], 1_000.0)
+    softmax: Op = ("_softmax", [SHAPE, [], []], None, 3_000.0)
+    (hit,) = _hits("CP221", _sequence([there, softmax, back]))
+    assert _value(hit, "casts_per_step") == 2
+    assert hit.gain.mid == _gain(2_000)
+    assert not _hits("CP221", _sequence([back, softmax, back]))
+
+
+def test_casts_far_apart_are_no_pair() -> None:
+    there: Op = ("copy_", [SHAPE, SHAPE, []], ["float", BF16, ""], 500.0)
+    back: Op = ("copy_", [SHAPE, SHAPE, []], [BF16, "float", ""], 500.0)
+    between: list[Op] = [("mul", [SHAPE, []], None, 100.0)] * 20
+    assert not _hits("CP221", _sequence([there, *between, back]))
+
+
+def test_keys_for_eight_heads_are_counted_once() -> None:
+    shape, dense = [4, 8, 8, 2_048, 128], [16_777_216, 2_097_152, 262_144, 128, 1]
+    expanded = [2_097_152, 262_144, 0, 128, 1]
+    t = TraceBuilder()
+    for step in range(4):
+        at = step * 10_000
+        t.step(at, 10_000)
+        t.op("aten::copy_", at + 10, 20, dims=[shape, shape, []], strides=[dense, expanded, []])
+        t.kernel("elementwise_kernel", at + 30, 4_000, launch_at=at + 14)
+        t.sync(at + 40, 4_000)
+    (hit,) = _hits("MM318", t)
+    assert _value(hit, "times") == 8
+    assert hit.gain.mid == _gain(4_000)
+
+
+# --- MM307, MM310, MM316 ------------------------------------------------------------------------
+
+
+def _training(adds: int) -> TraceBuilder:
+    """50 gradients of zeros, and `adds` additions to gradients, 20 us of host and device each."""
+    t = TraceBuilder()
+    for step in range(4):
+        at = step * 10_000
+        t.step(at, 10_000)
+        t.annotation("Optimizer.zero_grad#SGD.zero_grad", at + 5, 1_010)
+        for i in range(50):
+            t.op("aten::zero_", at + 10 + 20 * i, 20, dims=[[256, 256]])
+            t.kernel("FillFunctor", at + 20 + 20 * i, 2, launch_at=at + 14 + 20 * i)
+        for i in range(adds):
+            begin = at + 1_100 + 20 * i
+            t.backward("torch::autograd::AccumulateGrad", begin, 20, seq=i)
+            t.op("aten::add_", begin, 20, dims=[[256, 256], [256, 256], []], tid=1001)
+            t.kernel("add", begin + 10, 2, launch_at=begin + 4, tid=1001)
+        t.op("aten::mm", at + 9_000, 20, dims=[[256, 256], [256, 256]])
+        t.kernel("gemm", at + 9_010, 900, launch_at=at + 9_004)
+        t.sync(at + 9_030, 900)
+    return t
+
+
+def test_zeroing_costs_the_host_one_millisecond_a_step() -> None:
+    (hit,) = _hits("MM307", _training(0))
+    assert _value(hit, "operators_per_step") == 50
+    assert _value(hit, "host_time") == 1_000_000
+    assert hit.gain.low >= 1.0
+    assert 1.0 < hit.gain.mid <= 10_000 / 9_000 * 1.05
+
+
+def test_the_first_addition_to_each_gradient_goes_too() -> None:
+    alone, both = _hits("MM307", _training(0))[0], _hits("MM307", _training(50))[0]
+    assert _value(both, "adding_on_host") == 1_000_000
+    assert both.gain.mid >= alone.gain.mid
+
+
+def test_zeros_of_zero_grad_are_not_counted_twice() -> None:
+    assert not _hits("MM310", _training(0))
+
+
+def test_gradients_of_slices_are_named() -> None:
+    t = TraceBuilder()
+    for step in range(4):
+        at = step * 10_000
+        t.step(at, 10_000)
+        t.op("aten::slice", at + 10, 5, dims=[SHAPE, [], [], [], []], seq=3)
+        t.backward("SliceBackward0", at + 30, 60, seq=3)
+        t.op("aten::slice_backward", at + 32, 50, dims=[SHAPE], tid=1001)
+        t.op("aten::zero_", at + 40, 20, dims=[SHAPE], tid=1001)
+        t.kernel("FillFunctor", at + 60, 5_000, launch_at=at + 45, tid=1001)
+        t.sync(at + 100, 4_970)
+    (hit,) = _hits("MM310", t)
+    assert _value(hit, "in_gradients_of_slices") == 1.0
+    assert "chunk" in hit.fix.snippet
+    assert hit.gain.mid == _gain(3_500)
+
+
+def test_a_growing_cache_is_no_shifted_window() -> None:
+    t = TraceBuilder()
+    for step in range(12):
+        at, n = step * 10_000, 1_000 + step
+        t.step(at, 10_000)
+        t.op(
+            "aten::cat", at + 10, 16, dims=[[[8, 32, n, 64], [8, 32, 1, 64]], []],
+            types=["TensorList", "Scalar"], concrete=["", "2"],
+            strides=[[[n * 2_048, n * 64, 64, 1], [2_048, 64, 64, 1]], []],
+        )  # fmt: skip
+        t.kernel("CatArrayBatchedCopy", at + 30, 5_000, launch_at=at + 14)
+        t.sync(at + 40, 5_000)
+    (hit,) = _hits("MM316", t)
+    assert hit.gain.high == pytest.approx(2.0, rel=0.03)
+    assert not _hits("MM309", t)
+
+
+# --- MM317, MM313, MM304, CP218 ---------------------------------------------------------------
+
+
+def test_a_tied_table_needs_its_dense_gradient() -> None:
+    build = next(e.build for e in RULES["MM317"].examples if e.fires)
+    t = TraceBuilder()
+    build(t)
+    assert _hits("MM317", t)
+    for step in range(4):
+        at = step * 8_000
+        t.op("aten::mm", at + 20, 8, dims=[[8_192, 128], [128, 10_000_000]])
+        t.kernel("gemm", at + 7_000, 100, launch_at=at + 22)
+    assert not _hits("MM317", t)
+
+
+def test_a_bias_is_free_in_evaluation() -> None:
+    build = next(e.build for e in RULES["CP218"].examples if e.fires)
+    t = TraceBuilder()
+    build(t)
+    (hit,) = _hits("CP218", t)
+    # 60 us of adding the bias in a step of 2 ms.
+    assert _value(hit, "bias_time") == 60_000
+    for event in t.to_dict()["traceEvents"]:
+        if event["name"] == "aten::batch_norm":
+            event["args"]["Concrete Inputs"][5] = "False"
+    assert not _hits("CP218", t)
+
+
+def test_independent_products_are_those_that_are_joined() -> None:
+    build = next(e.build for e in RULES["CP214"].examples if e.fires)
+    t = TraceBuilder()
+    build(t)
+    (hit,) = _hits("CP214", t)
+    assert _value(hit, "products_in_a_row") == 40
+    # 39 of 40 iterations of 50 us go, of a step of 4 ms.
+    assert hit.gain.mid == pytest.approx(4_000 / (4_000 - 39 * 50), rel=0.25)
