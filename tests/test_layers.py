@@ -25,6 +25,7 @@ LAYERS: dict[str, float] = {
     "rules": 4,
     "verdict": 5,
     "viewdata": 5,
+    "notes": 5,
     "outlook": 5.2,
     "engine": 5.5,
     "profiling": 7,

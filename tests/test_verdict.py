@@ -6,11 +6,12 @@ import pytest
 
 from kinetoscope.analysis import Analysis
 from kinetoscope.metrics.budget import BANDWIDTH_LABEL
+from kinetoscope.notes import notes_for
 from kinetoscope.result import Budget
 from kinetoscope.result.vocabulary import BottleneckClass, BudgetClass
 from kinetoscope.testing import TraceBuilder
 from kinetoscope.trace.job import Job
-from kinetoscope.verdict import notes_for, score
+from kinetoscope.verdict import score
 
 _ARITHMETIC = "matrix products, convolutions, attention"
 

@@ -23,6 +23,7 @@ from kinetoscope.analysis.variation import variation, variation_notes
 from kinetoscope.errors import UsageError
 from kinetoscope.metrics.device import device_timeline
 from kinetoscope.metrics.hardware import Peaks
+from kinetoscope.notes import notes_for
 from kinetoscope.outlook import with_outlook
 from kinetoscope.result import (
     SCHEMA_VERSION,
@@ -39,7 +40,7 @@ from kinetoscope.rules.precedence import apply_precedence
 from kinetoscope.rules.registry import all_rules, select_rules
 from kinetoscope.trace.job import Job, open_paths
 from kinetoscope.trace.trace import Trace
-from kinetoscope.verdict import decide, notes_for
+from kinetoscope.verdict import decide
 
 _LONGEST_STEP_MS = 86_400_000.0
 

@@ -113,3 +113,24 @@ def test_the_bracket_is_ordered_and_never_below_the_devices_work() -> None:
         analysis = make()
         step = analysis.step_time
         assert analysis.busy_per_step_ns <= step.low <= step.mid <= step.high == analysis.step_ns
+
+
+def test_a_replay_that_is_off_widens_every_range_and_is_told() -> None:
+    from kinetoscope.notes import notes_for
+    from kinetoscope.trace.job import Job
+
+    analysis = _host_bound()
+    cut = Change(host_cut=analysis.extent(analysis.rows(Kind.PYTHON)))
+    exact = analysis.gain(cut)
+    assert not any("off by" in note for note in notes_for(analysis, Job((analysis.trace,))))
+    # As if the steps had really taken 0.8 ms, which the model cannot explain.
+    object.__setattr__(analysis.times, "recorded_ns", 800_000)
+    fresh = Analysis(analysis.trace)
+    fresh.__dict__["times"] = analysis.times
+    wide = fresh.gain(cut)
+    assert fresh.replay_error == pytest.approx(0.25, abs=0.01)
+    assert wide.mid == exact.mid
+    assert wide.high == pytest.approx(exact.high * 1.2, rel=0.01)
+    assert wide.low == pytest.approx(max(exact.low / 1.2, 1.0), rel=0.01)
+    (note,) = [n for n in notes_for(fresh, Job((fresh.trace,))) if "off by" in n]
+    assert "25 %" in note

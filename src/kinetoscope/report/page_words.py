@@ -23,8 +23,7 @@ def words(diagnosis: Diagnosis) -> dict[str, Any]:
         "confidence": phrases.confidence(diagnosis.verdict.confidence),
         "step_time": phrases.step_time(diagnosis.step),
         "step_detail": phrases.step_detail(diagnosis.step),
-        "next": phrases.next_step(diagnosis),
-        "together": phrases.together(diagnosis),
+        "next": _next(diagnosis),
         "inputs": phrases.inputs(diagnosis.inputs),
         "damage": phrases.damage(diagnosis),
         "rules": phrases.counted(outcomes),
@@ -36,6 +35,16 @@ def words(diagnosis: Diagnosis) -> dict[str, Any]:
     }
 
 
+def _next(diagnosis: Diagnosis) -> str:
+    together = phrases.together(diagnosis)
+    return phrases.next_step(diagnosis) + (f" Together, {together}." if together else "")
+
+
+def _gain(finding: Finding) -> str:
+    then = phrases.then(finding)
+    return phrases.gain(finding) + (f"; {then}" if then else "")
+
+
 def _code(at: Location) -> list[str]:
     """Lines of code of a place; a `def` line says no more than the function's name above it."""
     if not at.snippet or (not at.exact and _DEFINITION.match(at.snippet)):
@@ -45,8 +54,7 @@ def _code(at: Location) -> list[str]:
 
 def _finding(diagnosis: Diagnosis, finding: Finding) -> dict[str, Any]:
     return {
-        "gain": phrases.gain(finding),
-        "then": phrases.then(finding),
+        "gain": _gain(finding),
         "expected": phrases.expected_step(diagnosis.step, finding.gain),
         "confidence": phrases.confidence(finding.confidence),
         "places": [phrases.place(at) for at in finding.locations],

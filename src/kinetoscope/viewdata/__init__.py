@@ -7,7 +7,17 @@ from collections.abc import Sequence
 from kinetoscope.analysis import Analysis
 from kinetoscope.result import Finding
 from kinetoscope.result.view import VIEW_VERSION, View
-from kinetoscope.viewdata import charts, facts, flame, focus, memory, tables, timeline, traffic
+from kinetoscope.viewdata import (
+    charts,
+    facts,
+    flame,
+    focus,
+    memory,
+    path,
+    tables,
+    timeline,
+    traffic,
+)
 
 __all__ = ["build"]
 
@@ -43,6 +53,7 @@ def build(
             tables.operators(lead),
             tables.kernels(lead),
             tables.modules(lead),
+            path.critical_path_table(lead),
             traffic.copies(lead),
             traffic.collectives_table(lead),
             traffic.synchronisations(lead),
