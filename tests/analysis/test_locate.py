@@ -17,6 +17,22 @@ def test_one_line_that_two_sources_know_is_one_place() -> None:
     assert [(place.exact, place.count) for place in found.values()] == [(True, 12), (False, 1)]
 
 
+def test_one_exact_line_in_several_modules_is_one_place() -> None:
+    found: dict[tuple[object, ...], Location] = {}
+    for module in ("GPT / Block / Linear", "GPT / Block / LayerNorm", "GPT / Block"):
+        _add(found, Location("model.py", 12, "forward", module, True, 2))
+    assert [(place.module, place.count) for place in found.values()] == [("GPT / Block", 6)]
+    _add(found, Location("model.py", 12, "forward", None, True, 1))
+    assert [(place.module, place.count) for place in found.values()] == [(None, 7)]
+
+
+def test_the_first_line_of_a_function_stays_apart_by_module() -> None:
+    found: dict[tuple[object, ...], Location] = {}
+    for module in ("GPT / Block", "GPT / Head"):
+        _add(found, Location("model.py", 12, "forward", module, False, 2))
+    assert [place.module for place in found.values()] == ["GPT / Block", "GPT / Head"]
+
+
 def test_a_file_below_the_root_is_named_as_in_the_trace(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("import torch\n    x = slow()\n")
     t = TraceBuilder()

@@ -16,7 +16,8 @@ from zoo.capture.score import PROGRAMS, Score, fill, truth_of
 
 from tests.capture.support import environment
 
-pytest.importorskip("torch", reason="captures need torch")
+torch = pytest.importorskip("torch", reason="captures need torch")
+OLD_DYNAMO = tuple(map(int, torch.__version__.split(".")[:2])) < (2, 5)
 
 
 MEANS = {
@@ -32,6 +33,8 @@ MEANS = {
 
 @pytest.mark.parametrize("name", MEANS)
 def test_the_planted_line_is_found(name: str, tmp_path: Path) -> None:
+    if OLD_DYNAMO and "Dynamo" in MEANS[name]:
+        pytest.skip("this Dynamo does not say the line")
     path = PROGRAMS / f"{name}.py"
     done = subprocess.run(
         [

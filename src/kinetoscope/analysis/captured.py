@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
+
 from kinetoscope.analysis.core import Analysis
 from kinetoscope.analysis.locate import Locator
 from kinetoscope.analysis.measured import AnalysisOptions
@@ -137,21 +139,20 @@ def with_compile_lines(analysis: Analysis, findings: tuple[Finding, ...]) -> tup
     for finding in findings:
         kind = _COMPILE_CODES.get(finding.code)
         rows = [e for e in events if isinstance(e, dict) and e.get("kind") == kind]
-        changed.append(_explained(finding, rows) if kind and rows else finding)
+        explained = _explained(finding, rows, analysis.locator) if kind and rows else finding
+        changed.append(explained)
     return tuple(changed)
 
 
-def _explained(finding: Finding, rows: list[dict[str, Any]]) -> Finding:
-    import msgspec
-
+def _explained(finding: Finding, rows: list[dict[str, Any]], locator: Locator) -> Finding:
     rows = sorted(rows, key=lambda row: -int(row.get("count", 0)))[:3]
     places = tuple(
-        Location(
-            file=str(row.get("file")),
-            line=int(row.get("guard_line") or row.get("line") or 0) or None,
-            function=str(row.get("function") or "") or None,
+        locator.at(
+            str(row.get("file")),
+            int(row.get("guard_line") or row.get("line") or 1),
+            str(row.get("function") or "") or None,
+            int(row.get("count", 1)),
             exact=row.get("kind") == "graph_break" or "guard_line" in row,
-            count=int(row.get("count", 1)),
         )
         for row in rows
     )
@@ -160,18 +161,15 @@ def _explained(finding: Finding, rows: list[dict[str, Any]]) -> Finding:
         for row, place in zip(rows, places, strict=True)
         if row.get("reason")
     )
-    changed: Finding = msgspec.structs.replace(
-        finding, locations=places + finding.locations, evidence=finding.evidence + reasons
-    )
-    return changed
+    return replace(_led_by(finding, places), evidence=finding.evidence + reasons)
 
 
 def _with(finding: Finding, places: tuple[Location, ...]) -> Finding:
-    if finding.code not in _WORKER_CODES:
-        return finding
-    import msgspec
+    return _led_by(finding, places) if finding.code in _WORKER_CODES else finding
 
-    known = {(p.file, p.line) for p in finding.locations}
-    new = tuple(p for p in places if (p.file, p.line) not in known)
-    changed: Finding = msgspec.structs.replace(finding, locations=new + finding.locations)
-    return changed
+
+def _led_by(finding: Finding, places: tuple[Location, ...]) -> Finding:
+    """The finding with these places first, and each line once."""
+    lines = {(place.file, place.line) for place in places}
+    others = tuple(p for p in finding.locations if (p.file, p.line) not in lines)
+    return replace(finding, locations=places + others)

@@ -109,19 +109,24 @@ class Locator:
         groups = sorted(found.items(), key=lambda item: -int(weights[item[1]].sum()))
         groups = [g for g in groups if g[0][:2] != (-1, None)] or groups
         found_at: dict[tuple[object, ...], Location] = {}
+        weight: dict[tuple[object, ...], int] = {}
         for key, members in groups[: top + _SPARE]:
             place = self._location(key, rows[members], calls)
-            if place is not None and len(found_at) < top:
-                _add(found_at, place)
-        return tuple(found_at.values())
+            if place is not None:
+                at = _add(found_at, place)
+                weight[at] = weight.get(at, 0) + int(weights[members].sum())
+        heaviest = sorted(found_at, key=lambda at: -weight[at])
+        return tuple(found_at[at] for at in heaviest[:top])
 
-    def at(self, file: str, line: int, function: str, count: int, *, exact: bool) -> Location:
+    def at(
+        self, file: str, line: int, function: str | None, count: int, *, exact: bool
+    ) -> Location:
         """A place that is known from elsewhere than the trace, with its file as a trace names it.
 
         Args:
             file: path on the machine that ran the program.
             line: in the file, from 1.
-            function: name of the function.
+            function: name of the function; None when it is not known.
             count: how often it was seen.
             exact: whether the line is the one meant, not the function's first.
         """
@@ -210,13 +215,31 @@ class Locator:
         return self._paths[module]
 
 
-def _add(found: dict[tuple[object, ...], Location], place: Location) -> None:
-    """A line that is known in two ways (recorded, sampled) is one place."""
-    key = (place.file, place.line, place.function, place.module, place.exact)
+def _add(found: dict[tuple[object, ...], Location], place: Location) -> tuple[object, ...]:
+    """Add a place and return its key.
+
+    A line that is known in two ways (recorded, sampled) is one place, and so is an exact line that
+    ran inside of several modules: it is in the part of their paths that is the same.
+    """
+    key: tuple[object, ...] = (place.file, place.line, place.function, place.exact)
+    if not place.exact or place.file is None:
+        key = (*key, place.module)
     known = found.get(key)
     if known is not None:
-        place = replace(known, count=known.count + place.count)
+        module = _shared(known.module, place.module)
+        place = replace(known, module=module, count=known.count + place.count)
     found[key] = place
+    return key
+
+
+def _shared(one: str | None, other: str | None) -> str | None:
+    """`GPT / Block / Linear` and `GPT / Block / LayerNorm` -> `GPT / Block`."""
+    same = []
+    for a, b in zip((one or "").split(" / "), (other or "").split(" / "), strict=False):
+        if a != b:
+            break
+        same.append(a)
+    return " / ".join(same) or None
 
 
 _SPARE = 3

@@ -72,10 +72,13 @@ class ModuleSeam:
 
 
 def wrap_compiled_modules(mark: Mark, replace: Callable[[Any, str, Any], None]) -> None:
-    """Mark calls of `torch.compile(module)`, outside of the compiled region."""
+    """Mark calls of `torch.compile(module)`, outside of the compiled region.
+
+    The class inherits its `__call__` in older torch (2.4).
+    """
     frame = sys.modules.get("torch._dynamo.eval_frame")
     compiled = getattr(frame, "OptimizedModule", None)
-    if compiled is None or "__call__" not in compiled.__dict__:
+    if compiled is None:
         return
     original = compiled.__call__
 

@@ -59,12 +59,19 @@ class Seams:
         wrap_compiled_modules(self._mark, self.replace)
 
     def replace(self, owner: Any, name: str, new: Any) -> None:
-        """Set an attribute and remember how to put the old one back."""
-        old = owner.__dict__[name]
+        """Set an attribute and remember how to put the old one back.
+
+        An attribute that the owner only inherits is taken away again.
+        """
+        old = owner.__dict__.get(name)
         setattr(owner, name, new)
 
         def undo() -> None:
-            if owner.__dict__.get(name) is new:  # somebody else may have wrapped it since
+            if owner.__dict__.get(name) is not new:  # somebody else may have wrapped it since
+                return
+            if old is None:
+                delattr(owner, name)
+            else:
                 setattr(owner, name, old)
 
         self._undo.append(undo)

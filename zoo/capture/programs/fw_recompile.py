@@ -22,8 +22,13 @@ class Shifted(nn.Module):
 
 def main():
     torch.manual_seed(0)
-    torch._dynamo.config.recompile_limit = 100_000
-    torch._dynamo.config.accumulated_recompile_limit = 100_000
+    name = (
+        "recompile_limit"
+        if hasattr(torch._dynamo.config, "recompile_limit")
+        else "cache_size_limit"
+    )
+    setattr(torch._dynamo.config, name, 100_000)
+    setattr(torch._dynamo.config, f"accumulated_{name}", 100_000)
     model = torch.compile(Shifted(), backend="eager", dynamic=False)
     inputs = torch.randn(8, 16)
     with torch.no_grad():
