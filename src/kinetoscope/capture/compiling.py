@@ -7,6 +7,7 @@ Dynamo's compilation metrics, which it keeps for its last compilations anyway.
 
 from __future__ import annotations
 
+import functools
 import logging
 import re
 import sys
@@ -18,6 +19,33 @@ _MOST = 50
 _PLACE = re.compile(r"Graph break.*?(?:user code )?at (?P<file>\S[^\n:]*?):(?P<line>\d+)")
 _ORIGIN = re.compile(r"# ?(?P<file>\S+\.py):(?P<line>\d+)")
 _FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>\S+)', re.M)
+
+
+_ARGUMENTS = ("mode", "backend", "fullgraph", "dynamic", "options")
+
+
+class CompileCalls:
+    """Notes the arguments of `torch.compile`: nothing of the mode is kept by what it returns."""
+
+    def __init__(self) -> None:
+        self.found: list[dict[str, Any]] = []
+
+    def install(self, replace: Callable[[Any, str, Any], None]) -> None:
+        """Wrap `torch.compile`; `replace` sets an attribute so that it can be put back."""
+        torch = sys.modules["torch"]
+        original = torch.compile
+
+        @functools.wraps(original)
+        def compile_(*args: Any, **kwargs: Any) -> Any:
+            self._note({name: kwargs.get(name) for name in _ARGUMENTS})
+            return original(*args, **kwargs)
+
+        replace(torch, "compile", compile_)
+
+    def _note(self, given: dict[str, Any]) -> None:
+        plain = {k: v if isinstance(v, bool | str) else str(v)[:200] for k, v in given.items() if v}
+        if plain not in self.found and len(self.found) < _MOST:
+            self.found.append(plain)
 
 
 class CompileEvents:

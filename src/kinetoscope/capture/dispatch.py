@@ -31,8 +31,6 @@ class OperatorLines:
 
     def start(self) -> None:
         """Begin, in the thread of the steps."""
-        if compiles():
-            return
         self._mode = _mode(self._note)
         self._mode.__enter__()
 

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from kinetoscope.capture import device as devices
-from kinetoscope.capture import objects
+from kinetoscope.capture import objects, sidecar
 from kinetoscope.capture.baseline import Baseline
-from kinetoscope.capture.dispatch import OperatorLines
+from kinetoscope.capture.dispatch import OperatorLines, compiles
 from kinetoscope.capture.files import Packer
 from kinetoscope.capture.lines import call_lines
+from kinetoscope.capture.modes import Modes
 from kinetoscope.capture.options import CaptureOptions
 from kinetoscope.capture.plan import Plan, fitting_steps
 from kinetoscope.capture.sampling import FrameSampler
@@ -53,6 +54,7 @@ class Recorder:
         self.packers: dict[str, Packer] = {}
         self.lines: dict[str, Any] = {}
         self.program_facts: dict[str, Any] = {}
+        self.modes = Modes()
         self.plan: Plan | None = None
         self.ahead = 0
         self._facts: dict[str, Any] = {"windows": []}
@@ -174,6 +176,7 @@ class _Measure:
     def end(self) -> None:
         self._baseline.stop()
         self._recorder.program_facts["utilisation"] = self._use.stop()
+        self._recorder.program_facts["settings"] = sidecar.settings()
         self._recorder.program_facts.update(objects.describe())
         self._recorder.add("baseline", self._baseline.summary())
 
@@ -235,13 +238,16 @@ class _Lines:
         self._lines = OperatorLines()
 
     def begin(self) -> None:
-        self._lines.start()
+        if not compiles():
+            self._recorder.modes.start()
+            self._lines.start()
 
     def next_step(self) -> None:
         """One step is enough."""
 
     def end(self) -> None:
         self._lines.stop()
+        self._recorder.modes.stop()
         self._recorder.lines["operators"] = self._lines.table()
 
     give_up = end

@@ -14,7 +14,7 @@ from typing import Any
 
 from kinetoscope.capture import sidecar
 from kinetoscope.capture.boundaries import Marks, StepFinder
-from kinetoscope.capture.compiling import CompileEvents
+from kinetoscope.capture.compiling import CompileCalls, CompileEvents
 from kinetoscope.capture.dispatch import compiles
 from kinetoscope.capture.loader_workers import collect, wrap_workers
 from kinetoscope.capture.options import CaptureOptions
@@ -80,6 +80,7 @@ class Session:
         self._agreement = Agreement(self.place)
         self._asked = 0.0
         self._compiling = CompileEvents()
+        self._compiled = CompileCalls()
         self._over = threading.Event()
         self._watcher = threading.Thread(target=self._watch, name="kinetoscope", daemon=True)
 
@@ -92,6 +93,7 @@ class Session:
             self._watcher.start()
         wrap_workers(self.folder, self.seams.replace, self.recorder.batches_ahead)
         self.seams.also_undo(self._compiling.install())
+        self._compiled.install(self.seams.replace)
         os.register_at_fork(after_in_child=self._abandon)
 
     def note(self, kind: str, identity: int, label: str) -> None:
@@ -100,6 +102,8 @@ class Session:
             return
         now = time.perf_counter()
         thread = threading.get_ident()
+        if kind == "module":
+            self.recorder.modes.called()
         if self.phase == "waiting":
             if self._first is None:
                 self._first = now
@@ -253,10 +257,12 @@ class Session:
             return {}
         return {
             "machine": sidecar.machine(),
-            "settings": sidecar.settings(),
+            "settings": sidecar.settings(),  # replaced by those at the end of the baseline
             "environment": sidecar.environment(),
             "memory": sidecar.memory(),
             "compile_events": self._compiling.table(),
+            "compile_calls": self._compiled.found,
+            "modes": self.recorder.modes.facts(),
             **self.recorder.program_facts,
         }
 

@@ -61,6 +61,51 @@ def _launches_asynchronous(facts: Facts) -> str | None:
     return "CUDA_LAUNCH_BLOCKING is not set" if value in ("", "0") else None
 
 
+def _precision_on(facts: Facts) -> str | None:
+    """Autocast over most of the program's calls, or TF32 on a device that has it."""
+    modes, settings = facts.get("modes"), facts.get("settings")
+    if isinstance(modes, dict):
+        for cast in _entries(modes, "autocast"):
+            if cast.get("device") == "cuda" and _number(cast.get("ratio")) >= _MOST_CALLS:
+                return f"found, but the program runs under autocast in {cast.get('dtype')} already"
+    if not isinstance(settings, dict) or not _has_tf32(facts):
+        return None
+    precision = settings.get("float32_matmul_precision")
+    if precision in ("high", "medium"):
+        return f'found, but float32_matmul_precision is "{precision}" already'
+    return None
+
+
+def _has_tf32(facts: Facts) -> bool:
+    machine = facts.get("machine")
+    devices = _entries(machine, "devices") if isinstance(machine, dict) else []
+    return bool(devices) and all(
+        _number(str(device.get("capability")).partition(".")[0]) >= _AMPERE for device in devices
+    )
+
+
+def _gradients_off(facts: Facts) -> str | None:
+    modes = facts.get("modes")
+    if not isinstance(modes, dict) or "grad_ratio" not in modes:
+        return None
+    if _number(modes["grad_ratio"]) > 1 - _MOST_CALLS:
+        return None
+    return "found, but the steps run without gradients already"
+
+
+_MOST_CALLS = 0.6
+"""Part of a step's calls under a mode from which on the program counts as run under it."""
+_AMPERE = 8
+"""First compute capability with TF32."""
+
+
+def _number(value: object) -> float:
+    try:
+        return float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return 0.0
+
+
 def _entries(facts: Facts, name: str) -> list[dict[str, Any]]:
     value = facts.get(name)
     return [e for e in value if isinstance(e, dict)] if isinstance(value, list) else []
@@ -73,6 +118,8 @@ def _positive(value: object) -> bool:
 _TESTS: dict[str, Callable[[Facts], str | None]] = {
     "FW507": lambda facts: _all_optimizers(facts, "fused", "foreach"),
     "FW508": lambda facts: _all_optimizers(facts, "fused"),
+    "CP201": _precision_on,
+    "IN601": _gradients_off,
     "DL101": _loaders_with_workers,
     "DL103": _loaders_persistent,
     "FW533": _launches_asynchronous,
