@@ -63,9 +63,10 @@ def _finished(
     try:
         path: Path = packer.finish(facts)
     except OSError as error:
-        text = f"the trace could not be compressed ({error.strerror}); it stays at {packer.plain}"
-        recording.problems.append(text)
-        say(text)
+        if packer.error is None:  # else it was said when it happened
+            text = f"the trace could not be completed ({error.strerror}); it is used as it is"
+            recording.problems.append(text)
+            say(text)
         return packer.plain if packer.plain.exists() else None
     return path
 

@@ -7,6 +7,7 @@ import pytest
 from kinetoscope.capture.options import CaptureOptions
 from kinetoscope.capture.plan import (
     Plan,
+    brief_steps,
     fitting_steps,
     is_steady,
     make_plan,
@@ -76,3 +77,19 @@ def test_the_size_budget_shortens_the_full_window() -> None:
     assert fitting_steps(10, 1e6, 500_000_000) == 10
     assert fitting_steps(10, 2e7, 500_000_000) == 5
     assert fitting_steps(10, 1e9, 500_000_000) == 1
+
+
+@pytest.mark.parametrize(
+    ("light_pause_s", "steps"),
+    [
+        (0.001, 20),  # 5 ms each: all of them
+        (0.02, 10),  # 100 ms each: ten make a second
+        (0.5, 3),  # 2.5 s each: no fewer than three
+    ],
+)
+def test_the_program_stands_still_for_a_second_at_most(light_pause_s: float, steps: int) -> None:
+    assert brief_steps(20, light_pause_s * 1e9) == steps
+
+
+def test_few_steps_stay_few() -> None:
+    assert brief_steps(1, 1e9) == 1

@@ -91,7 +91,9 @@ def test_leaving_early_keeps_what_was_recorded(tmp_path: Path, how: str) -> None
     assert "ended during the samples phase" in ran.err
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, -15)])
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, -2), (signal.SIGTERM, -15), (signal.SIGHUP, -1)]
+)
 def test_signals_end_the_program_and_keep_the_recording(
     tmp_path: Path, number: int, code: int
 ) -> None:
@@ -131,20 +133,99 @@ def test_signals_end_the_program_and_keep_the_recording(
     assert (tmp_path / "r.json").exists(), errors
 
 
-def test_a_program_that_profiles_itself_is_told(tmp_path: Path) -> None:
-    source = TRAIN.replace(
+def _profiled(begin: str) -> str:
+    """A training loop that starts torch's profiler itself when `begin` holds."""
+    return TRAIN.replace(
         "    for step in range(steps):\n",
+        "    import kinetoscope.capture.sharing as s\n"
         "    from torch.profiler import profile, schedule\n"
-        "    prof = profile(schedule=schedule(wait=1, warmup=1, active=100000))\n"
-        "    prof.start()\n"
-        "    for step in range(steps):\n        prof.step()\n",
+        "    prof, phase = None, s.current().phase\n"
+        "    for step in range(steps):\n"
+        "        phase = s.current().phase if s.current() else 'done'\n"
+        f"        if prof is None and {begin}:\n"
+        "            prof = profile(schedule=schedule(wait=0, warmup=1, active=3, repeat=1))\n"
+        "            prof.start()\n"
+        "        if prof is not None: prof.step()\n",
+    ).replace("    return step\n", "    return len(prof.events()), phase\n")
+
+
+def test_a_program_that_profiles_itself_first_is_told(tmp_path: Path) -> None:
+    source = _profiled("step == 0").replace("active=3", "active=10**9")
+    source = source.replace("    return len(prof.events())", "    prof.stop()\n    return step")
+    ran = capture(tmp_path, source, "1000", options=("--budget", "2s"))
+    assert ran.code == 0, ran.err
+    assert ran.out.startswith("trained (999, ")
+    assert "no window is recorded: the program uses torch.profiler" in ran.err
+    assert "Traceback" not in ran.err
+
+
+def test_a_program_that_profiles_itself_later_gets_its_profile(tmp_path: Path) -> None:
+    """Torch refuses a second profile: ours ends, and the program does not fail."""
+    ran = capture(tmp_path, _profiled("phase == 'full'"), "6000", options=("--budget", "3s"))
+    assert ran.code == 0, ran.err
+    assert "trained (0," not in ran.out
+    assert "the full window ends early: the program uses torch.profiler" in ran.err
+    assert ran.result is not None
+    assert ran.result["capture"]["windows"][0]["name"] == "light"
+
+
+def test_an_evaluation_between_epochs_ends_a_window(tmp_path: Path) -> None:
+    source = TRAIN.replace(
+        "        optimizer.zero_grad()\n",
+        "        import time, kinetoscope.capture.sharing as s\n"
+        "        if s.current() and s.current().phase == 'full' and not done:\n"
+        "            done, until = True, time.monotonic() + 12\n"
+        "            while time.monotonic() < until: sum(range(1000))\n"
+        "        optimizer.zero_grad()\n",
+    ).replace("def main(steps):\n", "def main(steps):\n    done = False\n")
+    ran = capture(tmp_path, source, "1000000", options=("--stop-after",))
+    assert ran.code == 0, ran.err
+    assert "the full window ends early: no step for" in ran.err
+    assert ran.result is not None
+
+
+def test_a_full_disk_is_said_and_the_program_goes_on(tmp_path: Path) -> None:
+    """A limit on the size of files stands for it: torch notices neither by itself."""
+    source = TRAIN.replace(
+        "def main(steps):\n",
+        "import resource\nresource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))\n"
+        "def main(steps):\n",
     )
-    # Torch crashes at the end of a program whose profile was never stopped, without us as well.
-    source = source.replace("    return step\n", "    prof.stop()\n    return step\n")
-    ran = capture(tmp_path, source, "3000")
+    ran = capture(tmp_path, source, "3000", options=("--budget", "4s"))
     assert ran.code == 0
     assert ran.out == "trained 2999\n"
-    assert "torch.profiler" in ran.err
+    assert "the light window could not be written" in ran.err
+    assert "ulimit -f" in ran.err
+    assert "Traceback" not in ran.err
+
+
+def test_a_folder_that_is_gone_is_said(tmp_path: Path) -> None:
+    source = TRAIN.replace(
+        "        optimizer.zero_grad()\n",
+        "        import shutil, kinetoscope.capture.sharing as s\n"
+        "        if s.current() and s.current().phase == 'light':\n"
+        "            shutil.rmtree(s.current().folder, ignore_errors=True)\n"
+        "        optimizer.zero_grad()\n",
+    )
+    ran = capture(tmp_path, source, "3000", options=("--budget", "4s"))
+    assert ran.code == 0
+    assert ran.out == "trained 2999\n"
+    assert "is gone; keep it until the program ends" in ran.err
+    assert "Traceback" not in ran.err
+
+
+def test_steps_that_never_come_are_asked_for(tmp_path: Path) -> None:
+    source = (
+        "import time, torch\n"
+        "until = time.monotonic() + 26\n"
+        "while time.monotonic() < until: torch.ones(10).add(1); time.sleep(0.01)\n"
+        "print('over')\n"
+    )
+    ran = capture(tmp_path, source)
+    assert ran.code == 0
+    assert ran.out == "over\n"
+    said = [line for line in ran.err.splitlines() if "kinetoscope.step()" in line]
+    assert "no step seen in 2" in said[0]
 
 
 def test_spawned_and_forked_workers_are_sampled(tmp_path: Path) -> None:

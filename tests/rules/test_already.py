@@ -50,4 +50,4 @@ def _cast(ratio: float, device: str = "cuda") -> dict[str, Any]:
 def test_no_advice_for_what_is_on(code: str, facts: dict[str, Any], status: str) -> None:
     outcome = _after(code, facts)
     assert outcome.status == status
-    assert status == "fired" or (outcome.reason or "").startswith("found, but")
+    assert status == "fired" or (outcome.reason or "").startswith("already on: ")

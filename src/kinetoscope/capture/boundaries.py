@@ -8,11 +8,11 @@ from itertools import pairwise
 
 from kinetoscope.capture.plan import is_steady
 
-RANKED = ("user", "profiler", "optimizer", "loader", "backward", "graph", "module")
+RANKED = ("user", "optimizer", "loader", "backward", "graph", "module")
 """Kinds of marks. An earlier kind is trusted more, as soon as it was seen a few times."""
 
 _KEPT = 64
-_LEAST = {"user": 2, "profiler": 2}
+_LEAST = {"user": 2}
 """Marks that are needed before a kind counts."""
 _USUAL = 4
 _CALLS = 8

@@ -119,7 +119,7 @@ def _device_trial(torch: Any) -> Check:
     from kinetoscope.capture.quiet import quiet_stderr
 
     try:
-        with quiet_stderr(), tempfile.TemporaryDirectory() as folder:
+        with quiet_stderr() as errors, tempfile.TemporaryDirectory() as folder:
             with torch.profiler.profile() as profile:
                 torch.ones(8, device="cuda").add_(1)
                 torch.cuda.synchronize()
@@ -128,6 +128,7 @@ def _device_trial(torch: Any) -> Check:
             why = device.why_no_device_events(path)
     except RuntimeError as error:
         why = str(error).split("\n")[0]
+    why = device.explain_cupti(errors) if why and errors else why
     if why:
         return Check("problem", "trial", why, "Detach the other tool, or see the line above.")
     return Check("ok", "trial", "a kernel was recorded")

@@ -53,7 +53,7 @@ def explain(phase: str, error: BaseException) -> str:
     """Say what a failed start, stop or export of torch's profiler means."""
     text = " ".join(str(error).split())[:300] or type(error).__name__
     if isinstance(error, OSError):
-        return f"the {phase} window could not be written: {error.strerror or text}; free some disk"
+        return f"the {phase} window could not be written: {error.strerror or text}"
     lowered = text.lower()
     if "already" in lowered or "in progress" in lowered or "multiple" in lowered:
         return (
@@ -61,6 +61,32 @@ def explain(phase: str, error: BaseException) -> str:
             f"process ({text}); take torch.profiler out of the program for this run"
         )
     return f"the {phase} phase failed: {text}"
+
+
+_CUPTI = {
+    "CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED": (
+        "another profiler holds CUPTI, and only one can; detach Nsight, DCGM's profiling, dynolog "
+        "or a debugger"
+    ),
+    "CUPTI_ERROR_INSUFFICIENT_PRIVILEGES": (
+        f"the driver allows profiling to administrators only; set {_SOURCE}=0 for the nvidia "
+        "module, run as root, or give the container CAP_SYS_ADMIN"
+    ),
+    "CUPTI_ERROR_VIRTUALIZED_DEVICE_NOT_SUPPORTED": (
+        "this virtual GPU does not allow profiling; the hypervisor has to"
+    ),
+    "CUPTI_ERROR_NOT_COMPATIBLE": "CUPTI does not fit the driver; update the driver",
+    "CUPTI_ERROR_OLD_DRIVER": "CUPTI does not fit the driver; update the driver",
+}
+
+
+def explain_cupti(errors: set[str]) -> str:
+    """What CUPTI's errors at the start of a profile mean; "" without any."""
+    if not errors:
+        return ""
+    known = [text for code, text in _CUPTI.items() if code in errors]
+    code = sorted(errors)[0]
+    return f"no device events: {known[0] if known else 'CUPTI does not start'} ({code})"
 
 
 def why_no_device_events(plain: Path) -> str:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -24,7 +26,8 @@ class Packer:
         error: what went wrong; the plain file then stays where it is.
     """
 
-    def __init__(self, plain: Path) -> None:
+    def __init__(self, plain: Path, problem: Callable[[str], None] = lambda _: None) -> None:
+        self._problem = problem
         self.plain = plain
         self.packed = plain.with_name(plain.name + ".gz")
         self.plain_bytes = plain.stat().st_size
@@ -39,6 +42,12 @@ class Packer:
                 _copy_without_brace(source, out)
         except OSError as error:
             self.error = error
+            if self.packed.is_file():
+                self.packed.unlink()
+            self._problem(
+                f"the trace could not be compressed ({error.strerror}); it is used as it is, "
+                "without what the capture knows besides"
+            )
 
     def finish(self, facts: dict[str, Any]) -> Path:
         """Wait, add the facts, remove the plain file, and return the compressed one.
@@ -55,6 +64,14 @@ class Packer:
             out.write(f',\n"{KEY}": {text}\n}}\n'.encode())
         self.plain.unlink(missing_ok=True)
         return self.packed
+
+
+def return_memory() -> None:
+    """Give freed memory back to the system where the C library keeps it (glibc)."""
+    try:
+        ctypes.CDLL(None).malloc_trim(0)
+    except (AttributeError, OSError, TypeError):  # another C library, or Windows
+        return
 
 
 def _igzip() -> Any:

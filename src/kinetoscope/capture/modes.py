@@ -17,8 +17,10 @@ _State = tuple[bool, bool, str, str]
 """Gradients, inference mode, device and dtype of autocast ("" for none)."""
 
 _MOST_CALLS = 64
-_SETTERS = frozenset({"_set_grad_enabled", "_enter_inference_mode", "_exit_autocast"})
-"""Calls that change a mode are not under the one that they find."""
+_IGNORED = frozenset(
+    {"_set_grad_enabled", "_enter_inference_mode", "_exit_autocast", "__get__", "__set__"}
+)
+"""Calls that change a mode are not under the one that they find; attributes are no work."""
 _DEEPEST = 8
 """Frames that are looked at for an optimizer."""
 
@@ -86,7 +88,7 @@ def _mode(note: Any) -> Any:
     from torch.overrides import TorchFunctionMode
 
     def called(_mode: Any, func: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if getattr(func, "__name__", "") not in _SETTERS and not _in_optimizer(sys._getframe(1)):
+        if getattr(func, "__name__", "") not in _IGNORED and not _in_optimizer(sys._getframe(1)):
             note()
         return func(*args, **(kwargs or {}))
 

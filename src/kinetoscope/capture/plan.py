@@ -20,6 +20,11 @@ _MANY = 40
 _SHORT = 1.5
 """Seconds above which a step is long: fewer of them are enough."""
 
+_FULL_TO_LIGHT = 5.0
+"""A step of the full window has about so many times the events of one of the light window."""
+_LONGEST_PAUSE_NS = 1e9
+_LEAST_FULL = 3
+
 _WARM_UP_SHARE = 0.08
 """Largest share of the time budget for the steps before one window."""
 
@@ -129,7 +134,22 @@ def fitting_steps(steps: int, light_step_bytes: float, size_bytes: int) -> int:
 
     Stacks, shapes and memory make a file about five times as large as the light window's.
     """
-    return max(1, min(steps, int(size_bytes / max(5.0 * light_step_bytes, 1.0))))
+    return max(1, min(steps, int(size_bytes / max(_FULL_TO_LIGHT * light_step_bytes, 1.0))))
+
+
+def brief_steps(steps: int, light_pause_ns: float) -> int:
+    """Steps of the full window after which the program stands still for a second at most.
+
+    Torch takes its events apart and writes them while it holds Python's lock. A step of the full
+    window takes about as many times longer than one of the light window as its file is larger.
+    Three steps are recorded whatever they take: rules want to see a thing repeat.
+
+    Args:
+        steps: steps wanted.
+        light_pause_ns: how long the program stood still for each step of the light window.
+    """
+    most = int(_LONGEST_PAUSE_NS / max(_FULL_TO_LIGHT * light_pause_ns, 1.0))
+    return max(min(steps, _LEAST_FULL), min(steps, most))
 
 
 def _count(value: float, least: int, most: int) -> int:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any, NoReturn
@@ -36,11 +38,17 @@ class Ending:
 
 Finish = Callable[[Recording, Ending], None]
 
+_ENDING = tuple(
+    number for name in ("SIGTERM", "SIGHUP") if (number := getattr(signal, name, None)) is not None
+)
+"""Signals that end a program which does not ask for them."""
+
 
 def run_program(
     program: Program, options: CaptureOptions, place: Place, finish: Finish, *, say: Say
 ) -> int:
     """Run the program, hand what was recorded to `finish`, and return the program's exit code."""
+    last = _LastExit()
     session = Session(options, say, place)
     set_current(session)
     once = _Once(session, finish)
@@ -49,12 +57,16 @@ def run_program(
     with _ExitsWatched(once):
         ending = _ending_of(program)
         once.finish(ending)
+    last.interrupted = ending.how == "interrupted"
     return ending.code
 
 
 def run_alone(program: Program) -> int:
     """Run the program without a capture."""
-    return _ending_of(program).code
+    last = _LastExit()
+    ending = _ending_of(program)
+    last.interrupted = ending.how == "interrupted"
+    return ending.code
 
 
 class _Once:
@@ -93,6 +105,26 @@ def _ending_of(program: Program) -> Ending:
     return Ending(0, "finished")
 
 
+class _LastExit:
+    """Ends by SIGINT itself after Ctrl-C, as Python does: a shell then ends its loop as well.
+
+    Registered before the program registers exit handlers, it is called after all of them.
+    """
+
+    def __init__(self) -> None:
+        self.interrupted = False
+        atexit.register(self._die)
+
+    def _die(self) -> None:
+        if not self.interrupted or os.name != "posix":
+            return
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError, ValueError, AttributeError):
+                stream.flush()
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)
+
+
 def _exit_code(code: Any) -> int:
     """As Python does: None is 0, text is printed and 1."""
     if code is None:
@@ -110,12 +142,12 @@ def _show(error: BaseException) -> None:
 
 
 class _ExitsWatched:
-    """Catches the two ways out that pass no `finally`: `os._exit` and SIGTERM."""
+    """Catches the ways out that pass no `finally`: `os._exit`, SIGTERM and SIGHUP."""
 
     def __init__(self, once: _Once) -> None:
         self._once = once
         self._exit = os._exit
-        self._term: Any = None
+        self._caught: list[int] = []
 
     def __enter__(self) -> None:
         def leave(status: int) -> NoReturn:
@@ -124,13 +156,16 @@ class _ExitsWatched:
             self._exit(status)
 
         os._exit = leave
-        if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-            self._term = signal.signal(signal.SIGTERM, self._terminated)
+        for number in _ENDING:
+            if signal.getsignal(number) is signal.SIG_DFL:
+                signal.signal(number, self._terminated)
+                self._caught.append(number)
 
     def __exit__(self, *_: object) -> None:
         os._exit = self._exit
-        if self._term is not None and signal.getsignal(signal.SIGTERM) == self._terminated:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        for number in self._caught:
+            if signal.getsignal(number) == self._terminated:
+                signal.signal(number, signal.SIG_DFL)
 
     def _terminated(self, number: int, _frame: FrameType | None) -> None:
         """Keep what was recorded, then end as the signal would have ended the program."""

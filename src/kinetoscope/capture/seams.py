@@ -6,7 +6,6 @@
 | loader | `__next__` of DataLoader iterators |
 | backward | `torch.autograd.backward` |
 | graph | `torch.cuda.CUDAGraph.replay` |
-| profiler | `step()` of the program's own `torch.profiler.profile` |
 | module | calls of the outermost module; looked for only when nothing else marks steps |
 
 All wrappers stand outside of the range that torch itself records, so that step marks and those

@@ -15,13 +15,14 @@ from typing import Any
 from kinetoscope.capture import sidecar
 from kinetoscope.capture.boundaries import Marks, StepFinder
 from kinetoscope.capture.compiling import CompileCalls, CompileEvents
-from kinetoscope.capture.dispatch import compiles
+from kinetoscope.capture.foreign import ForeignProfile
 from kinetoscope.capture.loader_workers import collect, wrap_workers
 from kinetoscope.capture.options import CaptureOptions
 from kinetoscope.capture.plan import Plan, make_plan, typical_period
 from kinetoscope.capture.ranks import MARGIN_S, MARGIN_STEPS, Agreement, Place
 from kinetoscope.capture.recorder import Recorder
 from kinetoscope.capture.seams import Seams
+from kinetoscope.capture.watcher import HINT, Watcher
 
 Say = Callable[[str], None]
 
@@ -29,13 +30,13 @@ _PATIENCE = 0.34
 """Share of the budget after which a program that is not steady is recorded as it is."""
 
 
-_SILENCE_S = 2.0
-"""Seconds without any mark after which calls of modules are looked at."""
-_LONG_SILENCE_S = 10.0
-_HINT = "put kinetoscope.step() once into the loop"
-
-
+_LOOK_EVERY_S = 0.01
+"""How often it is asked whether steps are steady: that takes some 10 us, much of a short step."""
 _ASK_EVERY_S = 0.05
+_PROFILES_ITSELF = (
+    "the program uses torch.profiler itself and only one profile can be active; take it out for "
+    "this run"
+)
 
 
 class EnoughError(SystemExit):
@@ -71,7 +72,7 @@ class Session:
         self.index = 0
         self.plan: Plan | None = None
         self.folder = options.folder or Path(tempfile.mkdtemp(prefix="kinetoscope-"))
-        self.recorder = Recorder(self.folder, options, self._problem, together=self.place.many)
+        self.recorder = Recorder(self.folder, options, self.problem, together=self.place.many)
         self._pid = os.getpid()
         self._first: float | None = None
         self._until = 0
@@ -81,8 +82,9 @@ class Session:
         self._asked = 0.0
         self._compiling = CompileEvents()
         self._compiled = CompileCalls()
-        self._over = threading.Event()
-        self._watcher = threading.Thread(target=self._watch, name="kinetoscope", daemon=True)
+        self._foreign = ForeignProfile(self._give_way)
+        self.last_step = 0.0  # by `time.perf_counter`; 0 outside of steps that are recorded
+        self._watcher = Watcher(self)
 
     # ---- entry ---------------------------------------------------------------------------
 
@@ -90,10 +92,11 @@ class Session:
         """Torch is imported: watch its seams."""
         if self.options.find_steps:
             self.seams.install()
-            self._watcher.start()
+        self._watcher.start()
         wrap_workers(self.folder, self.seams.replace, self.recorder.batches_ahead)
         self.seams.also_undo(self._compiling.install())
         self._compiled.install(self.seams.replace)
+        self._foreign.install(self.seams.replace)
         os.register_at_fork(after_in_child=self._abandon)
 
     def note(self, kind: str, identity: int, label: str) -> None:
@@ -109,38 +112,35 @@ class Session:
                 self._first = now
             if self.finder.note((kind, identity), label, thread, now):
                 self._wait(now)
-        elif (kind, identity) == self.finder.chosen and thread == self._thread:
+        elif (kind, identity) == self.finder.chosen and thread == self.thread:
             self.index += 1
             self._advance()
 
     def finish(self) -> Recording:
         """The program ended, or the capture was told to end: keep what there is."""
         if self.phase not in ("waiting", "done"):
-            self._problem(f"the program ended during the {self.phase} phase")
+            self.problem(f"the program ended during the {self.phase} phase")
         elif self.phase == "waiting":
-            self._problem(self._why_nothing())
+            self.problem(self._why_nothing())
         self.recorder.give_up()
         self._leave()
+        self.recorder.finish()
         self.recorder.lines["workers"] = collect(self.folder)
         return Recording(self.recorder, self._facts(), self.problems)
 
-    def _watch(self) -> None:
-        """Look for modules when nothing else marks steps, and say so when nothing does at all."""
-        waited = 0.0
-        while not self._over.wait(_SILENCE_S) and not self.finder.marks:
-            waited += _SILENCE_S
-            # Compiled modules mark themselves once they run; hooks would make them compile again.
-            dynamo = "torch._dynamo" in sys.modules
-            if not compiles() and (not dynamo or waited >= _LONG_SILENCE_S):
-                self.seams.modules.discover()
-            if waited >= 2 * _LONG_SILENCE_S:
-                self._problem(f"no step seen in {waited:.0f} s so far; {_HINT}")
-                return
+    def end_window(self, why: str) -> None:
+        """End a window in the middle, in the thread of the steps; complete steps stay."""
+        if self.phase in ("light", "full") and self.last_step:
+            self.last_step = 0.0
+            self.problem(f"the {self.phase} window ends early: {why}")
+            self.recorder.give_up()
+            self._until = self.index + 1
 
     # ---- waiting -------------------------------------------------------------------------
 
     @property
-    def _thread(self) -> int:
+    def thread(self) -> int:
+        """The thread that makes the steps; -1 while that is not known."""
         marks = self.finder.current
         return marks.thread if marks else -1
 
@@ -159,12 +159,15 @@ class Session:
         """The plan, once there is one: this rank's own, or that of the rank that leads."""
         if self._agreement.possible and not self._agreement.leads:
             return self._heard(now)
+        if now - self._asked < _LOOK_EVERY_S:
+            return None
+        self._asked = now
         steady = self.finder.steady()
         waited = now - (self._first or now)
         if not steady and waited < _PATIENCE * self.options.budget_s:
             return None
         if not steady:
-            self._problem(
+            self.problem(
                 f"the steps were not steady after {waited:.0f} s; they are recorded as they are"
             )
         period = typical_period(marks.periods)
@@ -191,7 +194,7 @@ class Session:
 
     def _begin(self, plan: Plan) -> None:
         if self.index > plan.start and self.place.many:
-            self._problem(f"rank {self.place.rank} heard of the windows too late")
+            self.problem(f"rank {self.place.rank} heard of the windows too late")
         self.recorder.plan = plan
         self._queue = [
             (phase, getattr(plan, phase))
@@ -204,8 +207,10 @@ class Session:
 
     def _advance(self) -> None:
         """A step ended in one of the phases."""
+        self.last_step = 0.0  # our own work takes long at times, and is no step that does not come
         if self.index < self._until:
             self.recorder.next_step()
+            self.last_step = time.perf_counter()
             return
         self.recorder.end_phase()
         self._next_phase()
@@ -217,12 +222,22 @@ class Session:
                 raise EnoughError(0)
             return
         self.phase, steps = self._queue.pop(0)
+        if self._foreign.active and self.phase in ("light", "full"):
+            self.problem(f"no window is recorded: {_PROFILES_ITSELF}")
+            self._next_phase()
+            return
         warm = self.recorder.begin_phase(self.phase, steps)
+        self.last_step = time.perf_counter()
         self._until = self.index + warm
+
+    def _give_way(self) -> None:
+        """The program starts a profile of its own."""
+        if threading.get_ident() == self.thread:
+            self.end_window(_PROFILES_ITSELF)
 
     def _leave(self) -> None:
         self.phase = "done"
-        self._over.set()
+        self._watcher.stop()
         self.seams.remove()
 
     def _abandon(self) -> None:
@@ -232,7 +247,8 @@ class Session:
 
     # ---- what to say ---------------------------------------------------------------------
 
-    def _problem(self, text: str) -> None:
+    def problem(self, text: str) -> None:
+        """Say what is in the way, once, and keep it for the result."""
         if text not in self.problems:
             self.problems.append(text)
             self.say(text)
@@ -244,7 +260,7 @@ class Session:
         if not self.finder.marks:
             return (
                 "no step was seen: no optimizer step, DataLoader, backward, graph replay or module "
-                f"call; {_HINT}"
+                f"call; {HINT}"
             )
         if marks is None or marks.count < 3:
             seen = max(m.count for m in self.finder.marks.values())

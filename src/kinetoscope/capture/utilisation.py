@@ -3,63 +3,64 @@
 from __future__ import annotations
 
 import threading
+import time
 from importlib import import_module
 from typing import Any
 
-_EVERY_S = 0.1
+_EVERY_S = 0.25
+_LARGEST_SHARE = 0.005
+"""Part of the time that samples may take; where the driver answers slowly there are fewer."""
 
 
 class Utilisation:
-    """Samples psutil and NVML in a thread; what is not installed is left out."""
+    """Asks psutil at both ends and NVML in between; what is not installed is left out.
+
+    Processors are not sampled: the difference between both ends is the mean, and on a host with
+    hundreds of them each look takes milliseconds of a core, which the threads of a parallel
+    operator would have to wait for.
+    """
 
     def __init__(self, *, device: bool) -> None:
         self._psutil = _module("psutil")
         self._nvml = _module("pynvml") if device else None
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
-        self._cores: list[list[float]] = []
         self._devices: list[dict[str, float]] = []
         self._process: Any = None
-        self._busy: list[float] = []
 
     def start(self) -> None:
-        """Begin to sample."""
+        """Begin."""
         if self._psutil is not None:
             self._process = self._psutil.Process()
             self._process.cpu_percent()
             self._psutil.cpu_percent(percpu=True)
-        self._thread = threading.Thread(target=self._work, name="kinetoscope-use", daemon=True)
-        self._thread.start()
+        if self._nvml is not None:
+            self._thread = threading.Thread(target=self._work, name="kinetoscope-use", daemon=True)
+            self._thread.start()
 
     def stop(self) -> dict[str, Any]:
-        """End, and return means over the samples."""
+        """End, and return means over the time since the start."""
+        facts: dict[str, Any] = {}
+        if self._psutil is not None:
+            cores = self._psutil.cpu_percent(percpu=True)
+            facts["cpu_percent_per_core"] = [round(value, 1) for value in cores]
+            facts["process_cpu_percent"] = round(self._process.cpu_percent(), 1)
+            facts["process_memory_bytes"] = int(self._process.memory_info().rss)
+            facts["memory_percent"] = float(self._psutil.virtual_memory().percent)
         self._stop.set()
         if self._thread is not None:
             self._thread.join()
-        facts: dict[str, Any] = {}
-        if self._psutil is not None:
-            self._sample_host()  # one at least, over the whole time when it was short
-            cores = [_mean(values) for values in zip(*self._cores, strict=False)]
-            facts["cpu_percent_per_core"] = [round(value, 1) for value in cores]
-            facts["process_cpu_percent"] = round(_mean(self._busy), 1)
-            facts["process_memory_bytes"] = int(self._process.memory_info().rss)
-            facts["memory_percent"] = float(self._psutil.virtual_memory().percent)
         for key in self._devices[0] if self._devices else ():
             facts[key] = round(_mean([sample[key] for sample in self._devices]), 1)
         return facts
 
     def _work(self) -> None:
         handle = self._device_handle()
-        while not self._stop.wait(_EVERY_S):
-            if self._psutil is not None:
-                self._sample_host()
-            if handle is not None:
-                self._devices.append(self._sample_device(handle))
-
-    def _sample_host(self) -> None:
-        assert self._psutil is not None  # noqa: S101 - asked by the callers
-        self._cores.append(self._psutil.cpu_percent(percpu=True))
-        self._busy.append(self._process.cpu_percent())
+        pause = _EVERY_S
+        while handle is not None and not self._stop.wait(pause):
+            started = time.perf_counter()
+            self._devices.append(self._sample_device(handle))
+            pause = max(_EVERY_S, (time.perf_counter() - started) / _LARGEST_SHARE)
 
     def _device_handle(self) -> Any:
         if self._nvml is None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+import shutil
 from pathlib import Path
 from typing import Any
 
+from kinetoscope.capture.foreign import own_profile
 from kinetoscope.capture.quiet import quiet_stderr
 
 FLAGS: dict[str, dict[str, bool]] = {
@@ -18,6 +21,10 @@ class Window:
     """Records some steps with torch's profiler.
 
     `prepare` comes one step before `start`, so that setting the profiler up is not recorded.
+
+    Attributes:
+        steps: complete steps so far.
+        errors: names of CUPTI's errors at the start.
     """
 
     def __init__(self, name: str, *, device: bool) -> None:
@@ -25,6 +32,7 @@ class Window:
 
         self.name = name
         self.steps = 0
+        self.errors: set[str] = set()
         activities = {ProfilerActivity.CPU}
         if device:
             activities |= supported_activities()
@@ -45,17 +53,19 @@ class Window:
 
         if getattr(profiler, "_is_profiler_enabled", False):
             raise RuntimeError("a torch.profiler is already active")
-        with quiet_stderr():
+        with own_profile(), quiet_stderr() as errors:
             self._profile.prepare_trace()
+        self.errors |= errors
 
     def start(self) -> None:
         """Begin to record, at a step boundary."""
         import torch
 
-        with quiet_stderr():
+        with own_profile(), quiet_stderr() as errors:
             before = torch.empty(1)
             self._profile.start_trace()
             del before  # torch warns about the first free of memory that it did not see allocated
+        self.errors |= errors
         self._open_step()
 
     def next_step(self) -> None:
@@ -66,7 +76,7 @@ class Window:
     def stop(self) -> None:
         """End the recording, at a step boundary."""
         self._close_step()
-        with quiet_stderr():
+        with own_profile(), quiet_stderr():
             self._profile.stop_trace()
 
     def give_up(self) -> None:
@@ -74,7 +84,7 @@ class Window:
         if self._mark is not None:
             self._mark.__exit__(None, None, None)
             self._mark = None
-        with quiet_stderr():
+        with own_profile(), quiet_stderr():
             self._profile.stop_trace()
 
     @property
@@ -83,8 +93,18 @@ class Window:
         return self._profile.profiler.kineto_results
 
     def export(self, path: Path) -> None:
-        """Write the plain JSON. Torch's compression re-reads it as text and may fail (A7)."""
-        self._profile.export_chrome_trace(str(path))
+        """Write the plain JSON. Torch's compression re-reads it as text and may fail (A7).
+
+        Raises:
+            OSError: not everything arrived in the file; torch itself does not say so.
+        """
+        with quiet_stderr():
+            self._profile.export_chrome_trace(str(path))
+        _check_whole(path)
+
+    def release(self) -> None:
+        """Let go of torch's events: the profile itself lives in a cycle until collected."""
+        self._profile.profiler = None
 
     def _open_step(self) -> None:
         from torch.autograd.profiler import record_function
@@ -96,6 +116,35 @@ class Window:
         self._mark.__exit__(None, None, None)
         self._mark = None
         self.steps += 1
+
+
+def _check_whole(path: Path) -> None:
+    """A disk that is full, or a limit on files, cuts the JSON off.
+
+    Torch writes it under another name first and renames it when that worked.
+    """
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, 2)
+            file.seek(max(size - _TAIL, 0))
+            if file.read().rstrip().endswith(b"}"):
+                return
+    except FileNotFoundError:
+        pass
+    folder = path.parent
+    if not folder.is_dir():
+        raise OSError(errno.ENOENT, f"{folder} is gone; keep it until the program ends")
+    free = shutil.disk_usage(folder).free
+    for part in folder.glob(path.name + "*"):
+        part.unlink()
+    if free < _LITTLE:
+        raise OSError(errno.ENOSPC, f"{folder} is full; set TMPDIR to a larger disk")
+    raise OSError(errno.EFBIG, f"{folder} took a part only; look for a quota or `ulimit -f`")
+
+
+_TAIL = 64
+_LITTLE = 50_000_000
+"""With less than this left, the disk was too small for the trace."""
 
 
 def _collector_events() -> Any:

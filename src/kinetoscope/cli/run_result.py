@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kinetoscope.cli.errors import explain, say
-from kinetoscope.errors import KinetoscopeError, UsageError
+from kinetoscope.errors import UsageError
 
 if TYPE_CHECKING:
     from kinetoscope.capture.ranks import Place
@@ -73,7 +73,7 @@ def finish(recording: Recording, ending: Ending, place: Place, shown: Shown) -> 
     """Complete the recording and tell what it says; nothing here changes the exit code."""
     try:
         _finish(recording, ending, place, shown)
-    except (KinetoscopeError, OSError, KeyboardInterrupt) as error:
+    except (Exception, KeyboardInterrupt) as error:  # a defect of ours is no failure of the program
         explain(error)
     finally:
         shutil.rmtree(recording.recorder.folder, ignore_errors=True)

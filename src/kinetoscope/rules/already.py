@@ -67,12 +67,12 @@ def _precision_on(facts: Facts) -> str | None:
     if isinstance(modes, dict):
         for cast in _entries(modes, "autocast"):
             if cast.get("device") == "cuda" and _number(cast.get("ratio")) >= _MOST_CALLS:
-                return f"found, but the program runs under autocast in {cast.get('dtype')} already"
+                return f"already on: most calls run under autocast in {cast.get('dtype')}"
     if not isinstance(settings, dict) or not _has_tf32(facts):
         return None
     precision = settings.get("float32_matmul_precision")
     if precision in ("high", "medium"):
-        return f'found, but float32_matmul_precision is "{precision}" already'
+        return f'already on: float32_matmul_precision is "{precision}"'
     return None
 
 
@@ -90,7 +90,7 @@ def _gradients_off(facts: Facts) -> str | None:
         return None
     if _number(modes["grad_ratio"]) > 1 - _MOST_CALLS:
         return None
-    return "found, but the steps run without gradients already"
+    return "already on: the steps run without gradients"
 
 
 _MOST_CALLS = 0.6

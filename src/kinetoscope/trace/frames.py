@@ -40,14 +40,14 @@ _LIBRARY_PARTS = ("/site-packages/", "/dist-packages/", "/torch/", "/lib/python3
 #: Packages whose frames torch writes relative to `sys.path`, so without `site-packages`.
 _LIBRARIES = frozenset(
     """torch torchvision torchaudio torchdata torchtext torchrec torchmetrics torchao functorch
-    triton numpy scipy pandas sklearn PIL cv2 skimage imageio transformers accelerate datasets
-    tokenizers sentencepiece tiktoken huggingface_hub safetensors peft diffusers timm einops
-    lightning pytorch_lightning lightning_fabric deepspeed apex flash_attn xformers bitsandbytes
-    fairscale megatron transformer_engine vllm sglang sympy networkx tqdm matplotlib wandb
-    tensorboard mlflow hydra omegaconf pydantic yaml requests urllib3 fsspec pyarrow joblib
-    numba cupy jax optax onnx onnxruntime gpytorch torch_geometric albumentations kornia nltk
-    spacy absl google attr attrs click rich psutil packaging setuptools pkg_resources
-    kinetoscope""".split()
+    triton numpy scipy pandas sklearn PIL cv2 skimage imageio transformers accelerate
+    datasets tokenizers sentencepiece tiktoken huggingface_hub safetensors peft diffusers
+    timm einops lightning pytorch_lightning lightning_fabric lightning_utilities deepspeed
+    apex flash_attn xformers bitsandbytes fairscale megatron transformer_engine vllm sglang
+    sympy networkx tqdm matplotlib wandb tensorboard mlflow hydra omegaconf pydantic yaml
+    requests urllib3 fsspec pyarrow joblib numba cupy jax optax onnx onnxruntime gpytorch
+    torch_geometric albumentations kornia nltk spacy absl google attr attrs click rich psutil
+    packaging setuptools pkg_resources kinetoscope""".split()
 )
 #: Names of the standard library that people give to their own scripts.
 _OFTEN_OWN = frozenset({"test", "profile", "trace", "code", "run", "main", "this", "statistics"})

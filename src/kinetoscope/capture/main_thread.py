@@ -1,0 +1,29 @@
+"""Runs a function in the main thread soon, from another one."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from typing import Any
+
+_Call = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
+
+
+class Soon:
+    """Asks the interpreter to call a function between two instructions of the main thread.
+
+    Torch's profiler can only be stopped by the thread that started it, and a program that waits
+    or computes passes no seam of ours.
+    """
+
+    def __init__(self, function: Callable[[], None]) -> None:
+        self._function = function
+        self._call: Any = _Call(self._work)  # kept alive until it was called
+
+    def ask(self) -> None:
+        """Call the function soon."""
+        ctypes.pythonapi.Py_AddPendingCall(self._call, None)
+
+    def _work(self, _argument: object) -> int:
+        self._function()
+        return 0
