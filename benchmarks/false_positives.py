@@ -9,7 +9,8 @@ interleaved as a careful person would (A B A B A B).
 
 *False positives*: plain against plain; every outcome other than "no difference" or "inconclusive".
 *Power*: plain against a longer one; how often "slower" is said. What the layers truly cost is
-measured by the unprofiled steps of all runs together.
+measured by the unprofiled steps of all runs together. `--simulated` shows the power for known
+noise, with runs made of random numbers.
 
 The unprofiled step times of the same processes are compared as `verify` and `tune` do it.
 Needs torch.
@@ -26,8 +27,13 @@ import tempfile
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
+from random import Random
+
+import numpy as np
 
 from kinetoscope.compare import compare
+from kinetoscope.compare.outcome import outcome_of
+from kinetoscope.compare.timing import Run, timing
 from kinetoscope.engine import diagnose
 from kinetoscope.result import Diagnosis
 
@@ -57,6 +63,7 @@ json.dump(times, open(steps, "w"))
 LAYERS = {"plain": 20, "5 %": 21, "10 %": 22}
 ORDER = ("plain", "5 %", "plain", "10 %")
 """One round."""
+SEED = 11
 HEADS = (
     *("what", "change", "runs a side", "comparisons"),
     *("faster", "slower", "no difference", "inconclusive"),
@@ -109,14 +116,12 @@ Pair = tuple[list[Measured], list[Measured]]
 
 
 def same_pairs(plain: list[Measured], size: int, most: int) -> list[Pair]:
-    """Sides of `size` plain runs in turns A B A B ..., starting at each run, at several strides."""
-    found: list[Pair] = []
-    for stride in range(1, len(plain)):
-        for first in range(len(plain) - stride * (2 * size - 1)):
-            chosen = [plain[first + stride * k] for k in range(2 * size)]
-            found.append((chosen[0::2], chosen[1::2]))
-            if len(found) == most:
-                return found
+    """Random sides of `size` plain runs in turns: of each two neighbours one a side."""
+    random, found = Random(SEED), []
+    for _ in range(most):
+        chosen = sorted(random.sample(range(len(plain)), 2 * size))
+        couples = [random.sample(chosen[i : i + 2], 2) for i in range(0, 2 * size, 2)]
+        found.append(([plain[a] for a, _ in couples], [plain[b] for _, b in couples]))
     return found
 
 
@@ -124,14 +129,46 @@ def other_pairs(plain: list[Measured], other: list[Measured], size: int, most: i
     """Plain runs against longer ones made next to them."""
     before = {run.number: run for run in plain}
     couples = [(before[run.number - 1], run) for run in other]
-    found: list[Pair] = []
-    for stride in range(1, len(couples)):
-        for first in range(len(couples) - stride * (size - 1)):
-            chosen = [couples[first + stride * k] for k in range(size)]
-            found.append(([a for a, _ in chosen], [b for _, b in chosen]))
-            if len(found) == most:
-                return found
+    random, found = Random(SEED), []
+    for _ in range(most):
+        chosen = [couples[i] for i in sorted(random.sample(range(len(couples)), size))]
+        found.append(([a for a, _ in chosen], [b for _, b in chosen]))
     return found
+
+
+# ---- runs made of random numbers, whose noise is known -------------------------------------
+
+STEPS, STEP_SD = 20, 0.01
+
+
+def simulated(most: int) -> list[str]:
+    """Power where two runs of one program differ by a known amount, of a program on a device."""
+    rows = [
+        "| runs differ by | change | runs a side | comparisons | seen | no difference |",
+        "|--:|--:|--:|--:|--:|--:|",
+    ]
+    random = np.random.default_rng(SEED)
+    for sd in (0.005, 0.01, 0.02, 0.05):
+        for change in (0.0, 0.05, 0.10):
+            for size in (1, 3, 5):
+                found = Counter(_simulated(random, sd, change, size) for _ in range(most))
+                seen = (found["faster"] + found["slower"]) / most
+                rows.append(
+                    f"| {sd:.1%} | {change:+.0%} | {size} | {most} | {seen:.1%} "
+                    f"| {found['no_difference'] / most:.1%} |"
+                )
+    return rows
+
+
+def _simulated(random: np.random.Generator, sd: float, change: float, size: int) -> str:
+    def run(pace: float) -> Run:
+        mean = 1e7 * pace * np.exp(random.normal(0, sd))
+        periods = mean * np.exp(random.normal(0, STEP_SD, STEPS))
+        middle = float(periods.mean())
+        return Run(periods, middle, middle, middle)
+
+    sides = [[run(pace) for _ in range(size)] for pace in (1.0, 1.0 + change)]
+    return outcome_of(timing(*sides, same_options=True).speedup)
 
 
 def table(runs: list[Measured], most: int) -> list[str]:
@@ -183,8 +220,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=25)
     parser.add_argument("--comparisons", type=int, default=200)
+    parser.add_argument("--simulated", action="store_true", help="only runs of random numbers")
     parser.add_argument("--keep", type=Path, help="keep the runs here, and use those that are")
     args = parser.parse_args()
+    if args.simulated:
+        print("\n".join(simulated(args.comparisons)))
+        return
     with tempfile.TemporaryDirectory() as temporary:
         folder = args.keep or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)

@@ -52,6 +52,20 @@ def test_a_loop_of_small_products_is_the_same_work() -> None:
     assert found.work_ratio == pytest.approx(1.0)
 
 
+def test_a_loop_over_cells_and_the_librarys_layer_are_one_program() -> None:
+    """The layer shows the product of the head only; its own are inside one operator."""
+    head, shared = Mark("mm 8 64 128", 3.0), ("log_softmax", "nll_loss", "linear", "mm")
+    cells = (Mark("mm 16 256 1024", 240.0), Mark("mm 16 80 1024", 240.0), head)
+    loop = Fingerprint(products=cells, operators=marks(*shared, "stack"))
+    layer = Fingerprint(products=(head,), operators=marks(*shared, "_cudnn_rnn"))
+    for pair in ((loop, layer), (layer, loop)):
+        assert likeness(*pair).same
+    other_head = Fingerprint(products=(Mark("mm 8 64 99", 3.0),), operators=layer.operators)
+    assert not likeness(loop, other_head).same
+    no_layer = Fingerprint(products=(head,), operators=marks(*shared))
+    assert not likeness(loop, no_layer).same
+
+
 def test_without_shapes_names_decide() -> None:
     assert likeness(Fingerprint(operators=OPERATORS), Fingerprint(operators=OPERATORS)).same
     other = Fingerprint(operators=marks("conv2d", "batch_norm", "max_pool2d"))

@@ -8,8 +8,9 @@ from kinetoscope.compare import CompareOptions, compare
 from kinetoscope.compare.regression import judge
 from kinetoscope.compare.scaling import compare_scaling, fit
 from kinetoscope.errors import UsageError
+from kinetoscope.result import Budget
 from kinetoscope.result.profile import Recorded
-from tests.compare.sides import run
+from tests.compare.sides import MS, run
 
 
 def test_a_clear_gain_is_faster_and_the_reverse_slower() -> None:
@@ -125,6 +126,29 @@ def test_other_numbers_of_ranks_show_the_scaling() -> None:
     assert found.verdict.outcome == "not_comparable"
     assert found.scaling is not None
     assert "1.8x that people expect" in found.scaling.sentence
+
+
+def test_less_than_people_expect_says_why() -> None:
+    one = run(40, budget=(Budget("compute", "kernels", 40 * MS, 1.0),))
+    waits = Budget("communication", "waiting for all-reduce", 60 * MS, 0.6)
+    two = run(100, ranks=2, budget=(Budget("compute", "kernels", 40 * MS, 0.4), waits))
+    found = compare_scaling([[one], [two]], "weak").scaling
+    assert found is not None
+    assert found.eaten_by == "communication"
+    assert found.sentence == (
+        "From 1 rank to 2 the throughput falls to 0.80x, 40 % of perfect weak scaling. 2 ranks "
+        "give 0.80x, less than the 1.8x that people expect: communication takes 60.0 ms a step "
+        "more than with perfect scaling (waiting for all-reduce)."
+    )
+
+
+def test_a_processor_of_few_runs_says_that_little_is_known() -> None:
+    host = Recorded(operators=True, shapes=True)
+    shaky = (0.6, 1.0, 1.5, 0.8, 1.3, 1.0)
+    jobs = [[run(40 + n, ranks=n, recorded=host, jitter=shaky)] for n in (1, 2)]
+    found = compare_scaling(jobs, "weak").scaling
+    assert found is not None
+    assert "hardly known from so few runs" in found.sentence
 
 
 def test_scaling_needs_different_numbers() -> None:

@@ -30,7 +30,7 @@ def test_the_same_kernels_all_slower_is_the_clock() -> None:
     after = _with_kernels(45, ("gemm", 10, 33.75), ("copy", 4, 9))
     found = compare(before, after)
     assert found.verdict.outcome == "inconclusive"
-    assert any("take 12% longer after" in note for note in found.notes)
+    assert any("take 12 % longer after" in note for note in found.notes)
 
 
 @pytest.mark.parametrize(

@@ -19,12 +19,14 @@ from kinetoscope.compare.scaling import compare_scaling
 from kinetoscope.engine import Examined, examine
 from kinetoscope.report import RenderOptions, render
 from kinetoscope.report.comparison import render as render_comparison
+from kinetoscope.report.experiment import render as render_experiment
 from kinetoscope.result.comparison import Comparison
 from kinetoscope.result.profile import Mark
 from kinetoscope.viewdata.difference import comparison_view
 from kinetoscope.viewdata.flame import flame
 from tests import recordings, results
 from tests.compare import sides
+from tests.experiments import samples
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -121,7 +123,9 @@ def _comparisons(folder: Path) -> dict[str, Path]:
         ),
         "scaling": page("scaling", compare_scaling(jobs, "weak")),
         "loop": folder / "loop.html",
+        "experiment": folder / "experiment.html",
     }
+    made["experiment"].write_text(render_experiment(samples.hostile(), "html"), encoding="utf-8")
     made["loop"].write_text(render(fast.diagnosis, "html", RenderOptions(comparison=pair)))
     return made
 

@@ -81,9 +81,20 @@ def test_scaling_is_drawn(open_page: Open) -> None:
     assert "of perfect scaling" in page.inner_text("#scaling")
 
 
+def test_an_experiment_shows_what_was_measured(open_page: Open) -> None:
+    page = open_page("experiment")
+    accepted = page.inner_text("#accepted")
+    for word in ("2.10x (1.95x to 2.25x)", "predicted 2.20x", "num_workers=4", "losses: passed"):
+        assert word in accepted
+    rejected = page.inner_text("#rejected")
+    for word in ("harmful", "0.62x", "changes the result", "losses: failed"):
+        assert word in rejected
+    assert "it is fused already" in page.inner_text("#skipped")
+
+
 PAGES = (
     *("comparison", "comparison_results", "comparison_refused", "comparison_hostile"),
-    *("scaling", "loop"),
+    *("scaling", "loop", "experiment"),
 )
 
 

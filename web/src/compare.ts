@@ -1,7 +1,7 @@
 // The page of a comparison: did it help, by how much, where, and as predicted?
 
 import { CLASS_COLORS, shade, SHADES } from "./colors";
-import { DIFFERENCE_VERSION, type BudgetChange, type ComparisonDocument, type ComparisonView, type Opened, type Scaling } from "./data";
+import { DIFFERENCE_VERSION, type BudgetChange, type ComparisonDocument, type ComparisonView, type ComparisonWords, type Opened, type Scaling } from "./data";
 import { DifferenceView } from "./difference";
 import { across, h } from "./dom";
 import { findingChanges, loopTracks } from "./loop";
@@ -107,7 +107,7 @@ export function comparisonSections(page: ComparisonDocument, opened: Opened<Comp
     box.append(...content.filter((part) => part !== null));
     all.push(box);
   };
-  if (comparison.scaling) add("scaling", "Scaling", "How the throughput grows with the number of ranks, and what eats the rest.", ...scalingView(comparison.scaling, words.fit, words.classes));
+  if (comparison.scaling) add("scaling", "Scaling", "How the throughput grows with the number of ranks, and what eats the rest.", ...scalingView(comparison.scaling, words));
   add("comparable", "Comparable?", "Whether both sides answer the same question.", comparable(page));
   add("findings", "Findings", "What went away, what stayed, what is new; and whether what was predicted came true.", findingChanges(page));
   if (!comparison.scaling) {
@@ -153,11 +153,11 @@ function runs(times_: number[]): HTMLElement | null {
   return h("p", { class: "note", text: `Step time of each run: ${times_.map((ns) => duration(ns)).join(", ")}` });
 }
 
-function scalingView(scaling: Scaling, fit: string, classes: Record<string, string>): HTMLElement[] {
+function scalingView(scaling: Scaling, { classes, efficiency, fit }: ComparisonWords): HTMLElement[] {
   const most = Math.max(...scaling.points.map((point) => point.step_ns), 1);
   const used = [...new Set(scaling.points.flatMap((point) => Object.keys(point.by_class).filter((name) => point.by_class[name] > 0)))];
   const list = h("ol", { class: "ranks" });
-  for (const point of scaling.points) {
+  scaling.points.forEach((point, i) => {
     const bar = h("div", { class: "bar", "aria-hidden": "true" });
     for (const name of used) {
       if (!point.by_class[name]) continue;
@@ -170,8 +170,8 @@ function scalingView(scaling: Scaling, fit: string, classes: Record<string, stri
     holder.append(bar);
     list.append(h("li", {}, h("span", { text: plural(point.ranks, "rank") }),
       h("div", {}, h("div", { class: "rail" }, holder),
-        h("p", { class: "note", text: `${duration(point.step_ns)} a step; throughput ${times(point.speedup)}; ${percent(point.efficiency)} of perfect scaling (${percent(point.efficiency_low)} to ${percent(point.efficiency_high)})` }))));
-  }
+        h("p", { class: "note", text: `${duration(point.step_ns)} a step; throughput ${times(point.speedup)}; ${percent(point.efficiency)} of perfect scaling (${efficiency[i]})` }))));
+  });
   const keys = h("ul", { class: "keys" });
   for (const name of used) keys.append(h("li", {}, dot(CLASS_COLORS[name] ?? CLASS_COLORS.unattributed), classes[name] ?? name));
   return [h("p", { text: scaling.sentence }), list, keys, ...(fit ? [h("p", { class: "note", text: fit })] : [])];

@@ -365,6 +365,8 @@ export interface ComparisonWords {
   findings: Record<Fate, { place: string; gain: string }[]>;
   predictions: PredictionWords[];
   fit: string;
+  /** Interval of the efficiency of each number of ranks. */
+  efficiency: string[];
 }
 
 export interface ComparisonDocument {
@@ -428,7 +430,40 @@ export class Opened<V = View> {
   }
 }
 
-export type AnyDocument = Document_ | ComparisonDocument;
+// ---- experiments --------------------------------------------------------------------------
+
+export interface Trial {
+  remedy: string;
+  title: string;
+  status: string;
+  reason: string;
+  codes: string[];
+  speedup: Ratio | null;
+  predicted: Gain | null;
+  runs: number;
+  before_ns: number;
+  after_ns: number;
+  guards: { name: string; status: string; detail: string }[];
+  snippet: string;
+}
+
+export interface TrialWords {
+  status: string;
+  speedup: string;
+  predicted: string;
+  extras: string;
+  lines: string[];
+}
+
+export interface ExperimentDocument {
+  kind: "experiment";
+  experiment: { kinetoscope: string; program: string; sentence: string; trials: Trial[]; combination: Trial | null; notes: string[] };
+  words: { setting: string; trials: TrialWords[]; combination: TrialWords | null };
+}
+
+// ---- columns ------------------------------------------------------------------------------
+
+export type AnyDocument = Document_ | ComparisonDocument | ExperimentDocument;
 
 export function readDocument(): AnyDocument {
   return JSON.parse(document.getElementById("result")!.textContent!) as AnyDocument;

@@ -4,8 +4,9 @@ import "uplot/dist/uPlot.min.css";
 import "./style.css";
 import { memoryChart, queueChart, ranksChart, rooflineChart, stepChart, stepTable } from "./charts";
 import { comparisonSections, comparisonTop } from "./compare";
-import { openView, readDocument, VIEW_VERSION, type AnyDocument, type ComparisonDocument, type ComparisonView, type Document_, type Opened, type View } from "./data";
+import { openView, readDocument, VIEW_VERSION, type AnyDocument, type ComparisonDocument, type ComparisonView, type Document_, type ExperimentDocument, type Opened, type View } from "./data";
 import { announcer, h } from "./dom";
+import { experimentSections, experimentTop } from "./experiment";
 import { connect, findings } from "./findings";
 import { FlameView } from "./flame";
 import { findingChanges, loopTracks } from "./loop";
@@ -62,7 +63,17 @@ function loop(before: ComparisonDocument): HTMLElement {
   return box;
 }
 
+function experimentPlan(page: ExperimentDocument): Plan {
+  return {
+    inputs: page.experiment.program,
+    version: page.experiment.kinetoscope,
+    top: [experimentTop(page)],
+    rest: () => experimentSections(page),
+  };
+}
+
 function planOf(page: AnyDocument): Plan {
+  if (page.kind === "experiment") return experimentPlan(page);
   return page.kind === "comparison" ? comparisonPlan(page) : resultPlan(page);
 }
 

@@ -45,6 +45,7 @@ def profile(analyses: Sequence[Analysis], lead: Analysis, *, world_size: int) ->
         kernels=tuple(device),
         modules=tuple(modules(lead, steady, paths, names)),
         left_out_ns=max(_all_ns(lead, steady) - shown, 0),
+        started_ns=_started(lead),
     )
 
 
@@ -63,6 +64,16 @@ def rank_steps(analysis: Analysis, place: int = 0) -> RankSteps:
         busy_ns=analysis.busy_per_step_ns,
         irregular=times.irregular,
     )
+
+
+_FIRST_CLOCK_NS = 1_500_000_000 * 10**9
+"""In 2017, before any trace that we read; smaller times count from the start of a machine."""
+
+
+def _started(analysis: Analysis) -> int | None:
+    trace = analysis.trace
+    start = trace.header.base_time_ns + int(trace.column("ts_ns")[0]) if len(trace) else 0
+    return start if start >= _FIRST_CLOCK_NS else None
 
 
 def _thinned(periods: IntArray) -> tuple[int, ...]:

@@ -123,4 +123,4 @@ def finish(
     for path, suffix_form in comparing.check_outputs(outputs):
         output.write_file(path, render(experiment, suffix_form, plain))
         click.echo(f"wrote {path}", err=True)
-    output.write(render(experiment, form, shown), utf8=form == "json")
+    output.write(render(experiment, form, shown), utf8=form in ("json", "html"))

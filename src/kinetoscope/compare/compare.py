@@ -7,8 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import kinetoscope
+from kinetoscope import units
 from kinetoscope.compare.comparable import comparable
 from kinetoscope.compare.findings import finding_changes, predictions
+from kinetoscope.compare.order import Order, in_order, order_of, paired
 from kinetoscope.compare.outcome import MARGIN, refused, verdict
 from kinetoscope.compare.pace import pace
 from kinetoscope.compare.scaling import scaling
@@ -57,6 +59,8 @@ def compare(
     if not a or not b:
         raise UsageError("a comparison needs at least one run a side")
     same = comparable(a, b, allow=options.allow)
+    order = order_of(a, b)
+    a, b = in_order(a), in_order(b)
     sides = side_of(a), side_of(b)
     changes = finding_changes(a, b)
     if not same.answer:
@@ -67,6 +71,7 @@ def compare(
         [run_of(p) for p in profiles[0]],
         [run_of(p) for p in profiles[1]],
         same_options=not any(d.what == "options" for d in same.differences),
+        paired=paired(order, a),
         device_pace=pace(*profiles),
     )
     answer = verdict(times, *sides, options.margin)
@@ -79,7 +84,7 @@ def compare(
         operators=cost_changes(*profiles),
         findings=changes,
         predictions=predictions(changes, answer.speedup),
-        notes=_notes(a, b, times),
+        notes=_notes(a, b, times, order),
     )
 
 
@@ -111,24 +116,46 @@ def _profiles(runs: Sequence[Diagnosis]) -> list[Profile]:
     return [run.profile for run in runs if run.profile is not None]
 
 
-def _notes(a: Sequence[Diagnosis], b: Sequence[Diagnosis], times: Timing) -> tuple[str, ...]:
+def _notes(
+    a: Sequence[Diagnosis], b: Sequence[Diagnosis], times: Timing, order: Order
+) -> tuple[str, ...]:
     if times.identical:
         return ()
+    measured = min(len(a), len(b)) >= SEVERAL_RUNS
     notes = [
-        f"Two runs of one program are taken to differ by {times.run_sd:.1%} (standard deviation)"
-        + (", from the runs." if min(len(a), len(b)) >= SEVERAL_RUNS else ", mostly an assumption.")
-    ]
-    if min(len(a), len(b)) < SEVERAL_RUNS:
-        notes.append(
-            f"{len(a)} and {len(b)} runs: three or more a side, interleaved, narrow the interval."
+        _RUNS_DIFFER.format(
+            share=units.percent(times.run_sd),
+            source="from the runs" if measured else "mostly an assumption",
         )
+    ]
+    if not measured:
+        notes.append(_FEW_RUNS.format(before=len(a), after=units.plural(len(b), "run")))
+    if order == "one_side_first":
+        notes.append(_ONE_SIDE_FIRST)
     if times.device_pace is not None:
-        when = "before" if times.device_pace.log_ratio > 0 else "after"
         notes.append(
-            f"The same kernels take {times.device_pace.slower_ratio:.0%} longer {when}: the device "
-            "ran at another clock or was shared, which explains the change without the program. "
-            "Record three runs a side or more, in turns."
+            _OTHER_CLOCK.format(
+                longer=units.percent(times.device_pace.slower_ratio),
+                when="before" if times.device_pace.log_ratio > 0 else "after",
+            )
         )
     if any(len(lead_steps(p).host_ns) < 5 for p in _profiles([*a, *b])):
         notes.append("A run has fewer than five steady steps: record more of them.")
     return tuple(notes)
+
+
+_RUNS_DIFFER = (
+    "Two runs of one program are taken to differ by {share} (standard deviation), {source}."
+)
+_FEW_RUNS = (
+    "{before} and {after}: three or more a side, made in turns (before, after, before, ...), "
+    "narrow the interval."
+)
+_ONE_SIDE_FIRST = (
+    "All runs of one side were made before those of the other: what drifts meanwhile (clocks, "
+    "temperature, neighbours) counts as a difference. Make them in turns."
+)
+_OTHER_CLOCK = (
+    "The same kernels take {longer} longer {when}: the device ran at another clock or was shared, "
+    "which explains the change without the program. Record three runs a side or more, in turns."
+)

@@ -8,7 +8,7 @@ is left over.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -66,7 +66,7 @@ def scaling(sides: Sequence[Sequence[Diagnosis]], kind: ScalingKind | None = Non
     points = tuple(_point(ordered[0], side, kind) for side in ordered)
     eaten_by, eaten = _eaten(points, kind)
     serial, per_rank, error = fit([p.ranks for p in points], [p.step_ns for p in points], kind)
-    sentence = _sentence(points, kind, eaten_by, eaten)
+    sentence = _sentence(points, kind, _reasons(ordered))
     return Scaling(kind, points, eaten_by, eaten, serial, per_rank, error, sentence)
 
 
@@ -204,31 +204,71 @@ def _least_squares(terms: Sequence[_Term], step_ns: Sequence[int]) -> dict[str, 
     return values
 
 
-def _sentence(points: Sequence[ScalePoint], kind: ScalingKind, eaten_by: str, eaten: int) -> str:
+def _reasons(ordered: Sequence[Sequence[Diagnosis]]) -> dict[int, str]:
+    """For each number of ranks the budget line that grew most, with its class's finding."""
+    return {_ranks(side): _reason(ordered[0], side) for side in ordered[1:]}
+
+
+def _reason(base: Sequence[Diagnosis], side: Sequence[Diagnosis]) -> str:
+    grown = [row for row in budget_changes(base, side) if row.change in ("added", "slower")]
+    if not grown:
+        return ""
+    row = max(grown, key=lambda r: r.change_ns)
+    found = next((f.code for f in side[0].findings if f.class_ == row.class_), None)
+    return row.label + (f"; {found} says what to change" if found else "")
+
+
+def _sentence(points: Sequence[ScalePoint], kind: ScalingKind, reasons: Mapping[int, str]) -> str:
     first, last = points[0], points[-1]
     two = next((p for p in points if p.ranks == 2 * first.ranks), None)
-    parts = [_GROWS]
-    if eaten_by and last.efficiency < NEARLY_PERFECT:
-        parts.append(_LOSS)
+    parts = [(_GROWS if last.speedup >= 1 else _FALLS).format(**_words(first, last, kind))]
     if two is not None and two.speedup < GOOD_AT_TWO:
-        parts.append(_TWO)
-    return " ".join(parts).format(
-        first=first.ranks,
-        last=last.ranks,
-        times=units.times(last.speedup),
-        share=units.percent(last.efficiency),
-        kind=kind,
-        eaten_by=_CLASS_WORDS.get(eaten_by, ""),
-        eaten=units.duration(eaten),
-        two=two.ranks if two else 0,
-        at_two=units.times(two.speedup) if two else "",
-        good=GOOD_AT_TWO,
-    )
+        parts.append(_less_than_people_expect(first, two, kind, reasons.get(two.ranks, "")))
+    eaten_by, eaten = _eaten(points, kind)
+    if eaten_by and last is not two and last.efficiency < NEARLY_PERFECT:
+        parts.append(_LOSS.format(**_loss(last, eaten_by, eaten, reasons.get(last.ranks, ""))))
+    if last.efficiency_high > HARDLY_KNOWN * last.efficiency_low:
+        parts.append(_HARDLY_KNOWN)
+    return " ".join(parts)
+
+
+def _less_than_people_expect(
+    first: ScalePoint, two: ScalePoint, kind: ScalingKind, reason: str
+) -> str:
+    eaten_by, eaten = _eaten((first, two), kind)
+    text = _TWO.format(two=two.ranks, at_two=units.times(two.speedup), good=GOOD_AT_TWO)
+    if not eaten_by:
+        return f"{text}."
+    return f"{text}: {_WHY.format(**_loss(two, eaten_by, eaten, reason))}"
+
+
+def _words(first: ScalePoint, last: ScalePoint, kind: ScalingKind) -> dict[str, object]:
+    return {
+        "first": units.plural(first.ranks, "rank"),
+        "last": last.ranks,
+        "times": units.times(last.speedup),
+        "share": units.percent(last.efficiency),
+        "kind": kind,
+    }
+
+
+def _loss(point: ScalePoint, eaten_by: str, eaten: int, reason: str) -> dict[str, object]:
+    return {
+        "ranks": point.ranks,
+        "eaten_by": _CLASS_WORDS.get(eaten_by, eaten_by),
+        "eaten": units.duration(eaten),
+        "reason": f" ({reason})" if reason else "",
+    }
 
 
 NEARLY_PERFECT = 0.97
-_GROWS = (
-    "From {first} to {last} ranks the throughput grows {times} ({share} of perfect {kind} scaling)."
+HARDLY_KNOWN = 3.0
+"""An efficiency whose interval spans this factor is hardly known."""
+_GROWS = "From {first} to {last} the throughput grows {times}, {share} of perfect {kind} scaling."
+_FALLS = (
+    "From {first} to {last} the throughput falls to {times}, {share} of perfect {kind} scaling."
 )
-_LOSS = "Most of the loss is {eaten_by}: {eaten} a step more than perfect."
-_TWO = "{two} ranks give {at_two}, less than the {good}x that people expect."
+_TWO = "{two} ranks give {at_two}, less than the {good}x that people expect"
+_WHY = "{eaten_by} takes {eaten} a step more than with perfect scaling{reason}."
+_LOSS = "At {ranks} ranks most of the loss is {eaten_by}: {eaten} a step{reason}."
+_HARDLY_KNOWN = "How much is hardly known from so few runs: record three or more of each."

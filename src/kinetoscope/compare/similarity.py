@@ -20,6 +20,8 @@ SAME_NAMES = 0.25
 """The same border for operators, kernels or modules, where products are not recorded."""
 SAME_OPERATORS = 0.4
 """Programs with other sizes of everything must at least use the same operators, to this part."""
+CONTAINED = 0.9
+"""Part of the products of a side with a fused recurrent layer that the other side must show."""
 PADDED = 1.13
 """Sizes that differ by less were padded to a multiple: still the same program."""
 SAME_WORK = 1.25
@@ -50,7 +52,8 @@ def likeness(before: Fingerprint, after: Fingerprint) -> Likeness:
     """Compare two fingerprints."""
     names = jaccard(_names(before.operators), _names(after.operators))
     if before.products and after.products:
-        return _by_products(_counts(before.products), _counts(after.products), names)
+        by_size = _by_products(_counts(before.products), _counts(after.products), names)
+        return by_size if by_size.same else _with_hidden_products(before, after, names) or by_size
     found = [
         (jaccard(_counts(a), _counts(b)), word)
         for a, b, word in (
@@ -77,6 +80,30 @@ def _by_products(before: Mapping[str, float], after: Mapping[str, float], names:
     if ratio and scaled >= SAME_PRODUCTS and names >= SAME_OPERATORS:
         return Likeness(scaled, basis, same=True, size_ratio=ratio, work_ratio=work)
     return Likeness(max(plain, scaled), basis, same=False, work_ratio=work)
+
+
+def _with_hidden_products(before: Fingerprint, after: Fingerprint, names: float) -> Likeness | None:
+    """Compare when one side does in one operator what the other does in many products.
+
+    A recurrent layer of the library records no sizes of the products inside it. Then the products
+    of that side must all be among those of the other one, and the operators alike.
+    """
+    sides = [before, after]
+    hiding = [any(_hides(mark.name) for mark in side.operators) for side in sides]
+    if hiding[0] == hiding[1] or names < SAME_OPERATORS:
+        return None
+    short, long = sides if hiding[0] else reversed(sides)
+    mine, other = _counts(short.products), _counts(long.products)
+    inside = {name: min(count, other.get(name, 0.0)) for name, count in mine.items()}
+    contained = jaccard(inside, mine)
+    if contained < CONTAINED:
+        return None
+    basis = "sizes of products outside the recurrent layer"
+    return Likeness(contained, basis, same=True)
+
+
+def _hides(operator: str) -> bool:
+    return operator in ("lstm", "gru") or "_rnn" in operator or operator.startswith("rnn_")
 
 
 def jaccard(before: Mapping[str, float], after: Mapping[str, float]) -> float:

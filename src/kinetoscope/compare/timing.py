@@ -36,11 +36,11 @@ PRIOR_SD_JOB = 0.10
 """The same for jobs of several ranks: two-rank recordings of one program differed by 30 %."""
 PRIOR_STEPS = 0.5
 """The prior grows to this part of the variation from step to step, where that is larger."""
-PRIOR_STEPS_ALONE = 3.0
-"""The same for a single run without a device timeline: on a busy two-core machine 78 processes of
-one CPU program differed by a factor of up to 17, and their steps by 18 % within a run. With 3.0
-1.5 % of 200 single runs were called faster or slower than another one, with 0.5 it was 45 %
-(`benchmarks/false_positives.py`)."""
+PRIOR_STEPS_FEW = 3.0
+"""The same for fewer than three runs without a device timeline: on a busy two-core machine the
+processes of one CPU program differed by a factor of 8 to 17, and their steps by 18 % within a run.
+With 0.5 45 % of 200 single runs and 8 % of 300 pairs of runs were called faster or slower than
+others of the same program (`benchmarks/false_positives.py`)."""
 PRIOR_DF = 8
 """The prior weighs as much as this many runs."""
 SEVERAL_RUNS = 3
@@ -175,7 +175,7 @@ def between_runs(
     else:
         squares = sum(_squares(side) for side in (before, after))
         degrees = len(before) + len(after) - 2
-    prior = _prior_sd([*before, *after], alone=min(len(before), len(after)) == 1)
+    prior = _prior_sd([*before, *after], few=min(len(before), len(after)) < SEVERAL_RUNS)
     pulled = (PRIOR_DF * prior**2 + squares) / (PRIOR_DF + degrees)
     candidates = [(math.sqrt(pulled), float(PRIOR_DF + degrees))]
     if degrees >= LEAST_DF:
@@ -188,10 +188,10 @@ def _tail(df: float) -> float:
     return 1.96 + 2.4 / df + 4.0 / df**2 + 4.3 / df**4
 
 
-def _prior_sd(runs: Sequence[Run], *, alone: bool) -> float:
+def _prior_sd(runs: Sequence[Run], *, few: bool) -> float:
     floor = PRIOR_SD_JOB if max(run.ranks for run in runs) > 1 else PRIOR_SD
     host_only = not any(run.device for run in runs)
-    part = PRIOR_STEPS_ALONE if alone and host_only else PRIOR_STEPS
+    part = PRIOR_STEPS_FEW if few and host_only else PRIOR_STEPS
     return max(floor, part * float(np.median([run.cv for run in runs])))
 
 

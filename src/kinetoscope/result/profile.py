@@ -120,6 +120,7 @@ class Profile(msgspec.Struct, frozen=True):
         fingerprint: what tells one program from another.
         operators, kernels, modules: the most expensive ones, by time on device and host.
         left_out_ns: device and own host time a step of rows that the tables leave out.
+        started_ns: when the recording began, ns since 1970; None: the file does not say.
     """
 
     world_size: int
@@ -132,3 +133,4 @@ class Profile(msgspec.Struct, frozen=True):
     kernels: tuple[Cost, ...] = ()
     modules: tuple[Cost, ...] = ()
     left_out_ns: int = 0
+    started_ns: int | None = None

@@ -64,6 +64,7 @@ def _words(comparison: Comparison) -> dict[str, Any]:
         },
         "predictions": [_prediction(comparison, item) for item in comparison.predictions],
         "fit": words.scale_fit(scaling) if scaling else "",
+        "efficiency": [words.efficiency_range(p) for p in scaling.points] if scaling else [],
     }
 
 

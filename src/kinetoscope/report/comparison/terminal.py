@@ -14,6 +14,8 @@ from kinetoscope.result.comparison import BudgetChange, Comparison, FindingChang
 
 SHOWN_ROWS = 8
 _COLUMN = 12
+_ROW = 84
+"""Columns that a row of the scaling takes."""
 
 
 def render(comparison: Comparison, options: RenderOptions) -> str:
@@ -75,7 +77,10 @@ def _scaling(page: Page, comparison: Comparison) -> None:
     page.blank()
     _label(page, "Scaling", Text(clean(scaling.sentence), style="bold"))
     for point in scaling.points:
-        page.whole(Text(words.scale_row(point)), indent=2 if page.narrow else _COLUMN)
+        row = words.scale_row(point)
+        if page.width < _ROW:  # words that wrap instead of columns
+            row = " ".join(row.split())
+        page.prose(row, indent=2 if page.narrow else _COLUMN)
     fit = words.scale_fit(scaling)
     if fit:
         _row(page, fit)

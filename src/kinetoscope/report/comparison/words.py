@@ -48,6 +48,8 @@ KEPT: dict[Kept, str] = {
 }
 _EFFECTS = {"noted": "", "corrected": "corrected", "refused": "refused"}
 _LONGEST_NAME = 60
+_HARDLY_KNOWN = 3.0
+"""An efficiency whose interval spans this factor says nothing."""
 
 
 def side(given: Side) -> str:
@@ -167,11 +169,20 @@ def loop(comparison: Comparison) -> list[tuple[str, str]]:
 
 def scale_row(point: ScalePoint) -> str:
     """Return one number of ranks in a line."""
+    ranks = units.plural(point.ranks, "rank")
     return (
-        f"{point.ranks:>4} ranks  {units.duration(point.step_ns):>9} a step  "
+        f"{ranks:>8}  {units.duration(point.step_ns):>9} a step  "
         f"{units.times(point.speedup):>6}  {units.percent(point.efficiency):>6} "
-        f"({units.percent(point.efficiency_low)} to {units.percent(point.efficiency_high)})"
+        f"({efficiency_range(point)})"
     )
+
+
+def efficiency_range(point: ScalePoint) -> str:
+    """Return the interval of an efficiency; so wide that it says nothing, it says so."""
+    low, high = point.efficiency_low, point.efficiency_high
+    if high > _HARDLY_KNOWN * low:
+        return "hardly known"
+    return "the measure" if low == high else f"{units.percent(low)} to {units.percent(high)}"
 
 
 def scale_fit(scaling: Scaling) -> str:
@@ -190,6 +201,8 @@ def scale_fit(scaling: Scaling) -> str:
 def next_step(comparison: Comparison) -> str:
     """Return what to do now."""
     outcome = comparison.verdict.outcome
+    if comparison.scaling is not None:
+        return _next_for_scaling(comparison)
     if outcome == "not_comparable":
         return "Compare recordings of one program, on one kind of device, with the same shapes."
     if outcome == "inconclusive":
@@ -205,3 +218,16 @@ def next_step(comparison: Comparison) -> str:
         best = max(timed, key=lambda f: f.gain.mid)
         return f"Next candidate: {clean(best.code)} {clean(best.name)}."
     return "Nothing else was found; measure without the profiler to be sure."
+
+
+def _next_for_scaling(comparison: Comparison) -> str:
+    """Return the finding of the largest job that speaks of what eats its time, else where to look.
+
+    `Comparison.findings` are those of the smallest job against those of the largest one.
+    """
+    eaten_by = comparison.scaling.eaten_by if comparison.scaling else ""
+    left = [*comparison.findings.new, *comparison.findings.stayed]
+    found = next((item for item in left if item.class_ == eaten_by), None)
+    if found is not None:
+        return f"Next candidate: {finding(found)}."
+    return "Look at the report of the largest job: `kinetoscope analyze FOLDER -o report.html`."

@@ -1,4 +1,4 @@
-"""An experiment in, text out: terminal, Markdown, JSON."""
+"""An experiment in, text out: terminal, JSON, HTML, Markdown."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ EXPERIMENT_FORMATS = {
     for form in (
         Format("terminal", (".txt",), "kinetoscope.report.experiment.terminal"),
         Format("json", (".json",), "kinetoscope.report.experiment.json"),
+        Format("html", (".html", ".htm"), "kinetoscope.report.experiment.html"),
         Format("markdown", (".md", ".markdown"), "kinetoscope.report.experiment.markdown"),
     )
 }
