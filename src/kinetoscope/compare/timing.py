@@ -37,10 +37,10 @@ PRIOR_SD_JOB = 0.10
 PRIOR_STEPS = 0.5
 """The prior grows to this part of the variation from step to step, where that is larger."""
 PRIOR_STEPS_FEW = 3.0
-"""The same for fewer than three runs without a device timeline: on a busy two-core machine the
-processes of one CPU program differed by a factor of 8 to 17, and their steps by 18 % within a run.
-With 0.5 45 % of 200 single runs and 8 % of 300 pairs of runs were called faster or slower than
-others of the same program (`benchmarks/false_positives.py`)."""
+"""The same for few runs without a device timeline, fewer than four (or three couples): on a busy
+two-core machine the processes of one CPU program differed by a factor of 8 to 17, and their steps by 18 % within a run.
+With 0.5 45 % of 200 single runs, 8 % of 300 pairs and 5.5 % of 200 triples were called faster or
+slower than others of the same program (`benchmarks/false_positives.py`)."""
 PRIOR_DF = 8
 """The prior weighs as much as this many runs."""
 SEVERAL_RUNS = 3
@@ -175,7 +175,8 @@ def between_runs(
     else:
         squares = sum(_squares(side) for side in (before, after))
         degrees = len(before) + len(after) - 2
-    prior = _prior_sd([*before, *after], few=min(len(before), len(after)) < SEVERAL_RUNS)
+    enough = SEVERAL_RUNS if paired else SEVERAL_RUNS + 1
+    prior = _prior_sd([*before, *after], few=len(before) < enough or len(after) < enough)
     pulled = (PRIOR_DF * prior**2 + squares) / (PRIOR_DF + degrees)
     candidates = [(math.sqrt(pulled), float(PRIOR_DF + degrees))]
     if degrees >= LEAST_DF:
