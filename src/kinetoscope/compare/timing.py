@@ -38,9 +38,9 @@ PRIOR_STEPS = 0.5
 """The prior grows to this part of the variation from step to step, where that is larger."""
 PRIOR_STEPS_FEW = 3.0
 """The same for few runs without a device timeline, fewer than four (or three couples): on a busy
-two-core machine the processes of one CPU program differed by a factor of 8 to 17, and their steps by 18 % within a run.
-With 0.5 45 % of 200 single runs, 8 % of 300 pairs and 5.5 % of 200 triples were called faster or
-slower than others of the same program (`benchmarks/false_positives.py`)."""
+two-core machine the processes of one CPU program differed by a factor of 8 to 17, and their steps
+by 18 % within a run. With 0.5 45 % of 200 single runs, 8 % of 300 pairs and 5.5 % of 200 triples
+were called faster or slower than others of the same program (`benchmarks/false_positives.py`)."""
 PRIOR_DF = 8
 """The prior weighs as much as this many runs."""
 SEVERAL_RUNS = 3
