@@ -18,6 +18,7 @@ from kinetoscope.capture.compiling import CompileCalls, CompileEvents
 from kinetoscope.capture.foreign import ForeignProfile
 from kinetoscope.capture.loader_workers import collect, wrap_workers
 from kinetoscope.capture.options import CaptureOptions
+from kinetoscope.capture.pace import Pace
 from kinetoscope.capture.plan import Plan, make_plan, typical_period
 from kinetoscope.capture.ranks import MARGIN_S, MARGIN_STEPS, Agreement, Place
 from kinetoscope.capture.recorder import Recorder
@@ -80,6 +81,8 @@ class Session:
         self._queue: list[tuple[str, int]] = []
         self._agreement = Agreement(self.place)
         self._asked = 0.0
+        self._steady = False
+        self._pace = Pace()
         self._compiling = CompileEvents()
         self._compiled = CompileCalls()
         self._foreign = ForeignProfile(self._give_way)
@@ -162,22 +165,25 @@ class Session:
         if now - self._asked < _LOOK_EVERY_S:
             return None
         self._asked = now
-        steady = self.finder.steady()
+        self._steady = self._steady or self.finder.steady()
         waited = now - (self._first or now)
-        if not steady and waited < _PATIENCE * self.options.budget_s:
+        if not self._steady and waited < _PATIENCE * self.options.budget_s:
             return None
-        if not steady:
+        period = self._pace.measured(self.index, typical_period(marks.periods))
+        if period is None:
+            self._asked = 0.0  # the next step may end the measurement
+            return None
+        if not self._steady:
             self.problem(
                 f"the steps were not steady after {waited:.0f} s; they are recorded as they are"
             )
-        period = typical_period(marks.periods)
         together = self._agreement.possible
         ahead = MARGIN_STEPS + int(MARGIN_S / max(period, 1e-6)) if together else 0
         plan = make_plan(
             max(period, 1e-6),
             self.options,
             start=self.index + ahead,
-            steady=steady,
+            steady=self._steady,
             ahead=self.recorder.ahead,
         )
         if together:
