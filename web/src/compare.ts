@@ -27,14 +27,20 @@ export function comparisonTop(page: ComparisonDocument): HTMLElement {
   const { verdict } = comparison;
   const chip = h("span", { class: "chip" }, dot(OUTCOME_COLORS[verdict.outcome] ?? OUTCOME_COLORS.scaling), words.outcome);
   const times_ = h("div", { class: "fact" }, h("h2", { class: "small", text: "One step takes" }), loopTracks(page));
-  if (words.speedup) times_.append(h("p", {}, "Speed-up ", num(words.speedup, DEF.speedup, "strong")));
+  if (words.speedup && !comparison.scaling) times_.append(h("p", {}, "Speed-up ", num(words.speedup, DEF.speedup, "strong")));
   const next = h("p", { class: "next" }, h("strong", { text: "Next. " }));
   words.next.split("`").forEach((part, i) => next.append(i % 2 ? h("code", { text: part }) : part));
   return h("section", { id: "verdict", class: "verdict", "aria-labelledby": "verdict-title", tabindex: "-1" },
     h("div", { class: "kicker" }, chip),
-    h("h1", { id: "verdict-title", text: verdict.sentence }),
+    h("h1", { id: "verdict-title", text: comparison.scaling ? firstSentence(verdict.sentence) : verdict.sentence }),
     h("div", { class: "facts even" }, times_, budgets(page)),
     next);
+}
+
+/** The section on scaling holds all of them. */
+function firstSentence(text: string): string {
+  const end = text.search(/[.:] (?=\D)/);
+  return end < 0 ? text : text.slice(0, end + 1);
 }
 
 /** Both budgets on one scale, and what became of each line. */

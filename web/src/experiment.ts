@@ -29,15 +29,16 @@ export function experimentSections(page: ExperimentDocument): HTMLElement[] {
     box.append(...mine.map(({ one, told }) => trial(one, told, most(page))));
     return box;
   };
-  const skipped = all.filter(({ one }) => one.status === "not_applicable");
-  const last = skipped.length ? section("skipped", "Do not apply", "What was not tried, and why.") : null;
-  last?.append(h("ul", { class: "checks" }, ...skipped.map(({ one }) => h("li", {}, h("strong", { text: one.remedy }), ` ${one.reason}`))));
-  return [
+  // The list of sections follows the order in which they are made.
+  const groups = [
     group("accepted", "Accepted", "Faster beyond noise, and the results stay the same.", ["accepted"]),
     group("rejected", "Measured and rejected", "No gain, harmful, or the program computes something else.", ["no_gain", "harmful", "changes_result", "failed"]),
     group("undecided", "Undecided", "The time budget was spent before the interval was narrow enough.", ["undecided"]),
-    last,
-  ].filter((part) => part !== null);
+  ];
+  const skipped = all.filter(({ one }) => one.status === "not_applicable");
+  const last = skipped.length ? section("skipped", "Do not apply", "What was not tried, and why.") : null;
+  last?.append(h("ul", { class: "checks" }, ...skipped.map(({ one }) => h("li", {}, h("strong", { text: one.remedy }), ` ${one.reason}`))));
+  return [...groups, last].filter((part) => part !== null);
 }
 
 function most(page: ExperimentDocument): number {
