@@ -59,7 +59,7 @@ export interface Result {
   device_timeline: Record<string, number>[];
   utilisation?: { rank: number; device: number; name: string; mfu: number; hfu: number; coverage: number; lower_bound: boolean } | null;
   findings: Finding[];
-  rules: { code: string; status: string; reason: string | null }[];
+  rules: { code: string; status: string; reason: string | null; withheld?: string | null }[];
   notes: string[];
 }
 

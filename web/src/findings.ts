@@ -150,7 +150,10 @@ function rules(page: Document_): HTMLElement {
   }
   if (quiet.length) {
     const list = h("ul", { class: "withheld" });
-    for (const rule of quiet) list.append(h("li", {}, h("code", { text: rule.code }), ` ${rule.reason}`));
+    for (const rule of quiet) {
+      const found = rule.withheld ? `${rule.withheld} ` : "";
+      list.append(h("li", {}, h("code", { text: rule.code }), ` ${found}(${rule.reason})`));
+    }
     box.append(h("details", {}, h("summary", { text: `Withheld: ${plural(quiet.length, "rule")} found too little, and why` }), list));
   }
   return box;
