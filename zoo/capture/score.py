@@ -253,6 +253,14 @@ def closing(rows: list[Score]) -> str:
     return text + (f" MISSED: {', '.join(missed)}." if missed else "")
 
 
+def failed(rows: list[Score]) -> bool:
+    """Four of five must be right in everything; a changed output or exit code is never right.
+
+    A machine that others use makes one or the other time wrong; the closing line names them all.
+    """
+    return any(not row.same for row in rows) or 5 * sum(not row.wrong for row in rows) < 4 * len(rows)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--seconds", type=float, default=6.0)
@@ -273,7 +281,7 @@ def main() -> None:
     print(f"\n{closing(rows)}")
     if args.markdown:
         args.markdown.write_text("\n".join([HEAD, *map(table_row, rows), "", closing(rows), ""]))
-    sys.exit(any(row.wrong for row in rows))
+    sys.exit(failed(rows))
 
 
 if __name__ == "__main__":
