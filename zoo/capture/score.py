@@ -11,7 +11,7 @@ The true step time is that of a long run less that of a short one, over the step
 its two measurements differ by more than what is allowed, the machine was too busy to judge the
 stated step time; that is said and is not a failure.
 
-The exit code is 1 when a program misses twice. Nothing else should run meanwhile.
+The exit code is 1 when more than one program in five misses twice, or an output changes. Nothing else should run meanwhile.
 """
 
 from __future__ import annotations
