@@ -60,6 +60,25 @@ def test_removing_host_time_shortens_a_host_bound_step() -> None:
     assert half.step_ns == pytest.approx(700_000, rel=0.01)
 
 
+def test_a_copy_that_seems_to_end_after_its_call_was_waited_for() -> None:
+    """A pageable copy of 390 us inside a call of 400 us; the device's clock is 5 us ahead.
+
+    Without the copy a step is 100 us of Python, the rest of the call and 1.5 us for a call.
+    """
+    t = TraceBuilder()
+    for i in range(5):
+        at = i * 510
+        t.step(at, 510)
+        t.copy("HtoD Pageable", 4 << 20, at + 20, 390, launch_at=at + 5, launch_dur=400)
+        t.python("train.py(1): log", at + 406, 100)
+    analysis = Analysis(t.read())
+    assert simulate(analysis.model).step_ns == pytest.approx(510_000, rel=0.01)
+    copies = analysis.rows(Kind.COPY)
+    shorter = (copies, np.full(copies.size, 39_000, dtype=np.int64))
+    after = simulate(analysis.model, Change(durations=shorter))
+    assert after.step_ns == pytest.approx(510_000 - 351_000, rel=0.01)
+
+
 def test_removing_host_time_gains_nothing_when_the_device_sets_the_pace() -> None:
     analysis = _device_bound()
     launches = analysis.extent(analysis.rows(Kind.LAUNCH))

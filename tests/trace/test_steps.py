@@ -79,3 +79,36 @@ def test_a_warm_up_step_is_not_steady() -> None:
     times = step_times(t.read())
     assert times.steady == (1, 2, 3)
     assert times.recorded_ns == 100_000
+
+
+def _requests(t: TraceBuilder, tiles: int) -> None:
+    """Three requests of 1,000 µs, each with several calls of one module."""
+    t.python("serve.py(1): main", 0, 4_000)
+    for i in range(3):
+        at = 100 + i * 1_000
+        t.python("torch/utils/_contextlib.py(120): decorate_context", at, 980)
+        t.python("serve.py(9): answer", at + 5, 970)
+        for k in range(tiles):
+            begin = at + 10 + k * 90
+            t.python("nn.Module: Net_0", begin, 80)
+            t.op("aten::conv2d", begin + 5, 60)
+
+
+def test_a_request_is_the_outermost_call_that_repeats() -> None:
+    """The model is called ten times inside each request: those calls are parts of it."""
+    t = TraceBuilder()
+    _requests(t, 10)
+    steps = t.read().steps
+    assert (steps.source, steps.name, steps.count) == ("annotation", "answer", 3)
+    assert steps.edges.tolist() == [100_000, 1_100_000, 2_100_000, 3_080_000]
+
+
+def test_what_repeats_inside_one_call_of_a_model_is_no_step() -> None:
+    t = TraceBuilder()
+    t.python("serve.py(1): main", 0, 1_000)
+    t.python("nn.Module: Net_0", 5, 990)
+    for i in range(6):
+        t.python("model.py(3): block", 10 + i * 100, 90)
+        t.op("aten::linear", 20 + i * 100, 40)
+        t.op("aten::relu", 65 + i * 100, 20)
+    assert t.read().steps.name != "block"

@@ -13,6 +13,7 @@ from math import prod
 import numpy as np
 import numpy.typing as npt
 
+from kinetoscope.metrics.cost_args import Args
 from kinetoscope.metrics.device_ops import DeviceOps, args_of, largest_tensor
 from kinetoscope.trace.kinds import CopyKind, Family, Kind
 from kinetoscope.trace.op_names import op_family
@@ -74,8 +75,10 @@ def pointwise_chains(work: DeviceOps) -> Chains:
     ok, lane, back = fusable[order], work.stream[order], work.backward[order]
     at = np.where(work.call >= 0, trace.column("ts_ns")[np.maximum(work.call, 0)], -1)
     step = np.searchsorted(trace.steps.edges, at, side="right")[order]
+    overwrites, key = _overwrites(work, np.flatnonzero(fusable)), work.args_key[order]
     near = ok[1:] & ok[:-1] & (lane[1:] == lane[:-1]) & (back[1:] == back[:-1])
     near &= step[1:] == step[:-1]
+    near &= ~((key[1:] == key[:-1]) & overwrites[order][1:])
     size = _through_statistics(numel[order], near)
     same = near & (size[1:] == size[:-1])
     number = np.concatenate(([0], np.cumsum(~same))) if order.size else order
@@ -121,6 +124,33 @@ def _fusable(trace: Trace, work: DeviceOps) -> tuple[npt.NDArray[np.bool_], IntA
     fusable = np.zeros(work.rows.size, dtype=bool)
     fusable[candidate] = numel[candidate] > 1
     return fusable, numel
+
+
+_ACCUMULATES = frozenset({"add_", "sub_", "addcmul_", "addcdiv_"})
+
+
+def _overwrites(work: DeviceOps, which: IntArray) -> npt.NDArray[np.bool_]:
+    """Operators that write their result into a tensor which is there already, `out=` included.
+
+    The same one twice in a row does the same to two tensors (weights of a model, averaged one by
+    one): nothing passes from one to the other, and no kernel can save a pass over the data. Sums
+    that are built up in place are the exception.
+    """
+    result = np.zeros(work.rows.size, dtype=bool)
+    for group in work.groups(which):
+        name = work.op_name(int(group[0]))
+        result[group] = name not in _ACCUMULATES and (
+            name.endswith("_") or _has_out(args_of(work.trace, int(work.op[group[0]])))
+        )
+    return result
+
+
+def _has_out(args: Args) -> bool:
+    """Is the last argument a tensor of the full size that follows a number? Only `out=` does."""
+    last = len(args.dims) - 1
+    if last < 2 or not args.is_tensor(last) or args.is_tensor(last - 1):
+        return False
+    return args.shape(last) == largest_tensor(args)
 
 
 def _by_name(name: str) -> bool:

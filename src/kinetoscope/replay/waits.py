@@ -16,6 +16,8 @@ _BLOCK_TAIL_NS = 60_000
 """A call that returns this soon after a device event's end has waited for it."""
 _QUICK_COPY_NS = 100_000
 """A call that issues a pinned copy does not wait; where it took longer, it seems to have waited."""
+_CLOCKS_NS = 15_000
+"""Time stamps of host and device differ by less than this."""
 _DEPENDENCY_NS = 12_000
 """An event that starts this soon after the end of another stream's event waited for it."""
 _DEPENDENCY_PART, _LONGEST_DEPENDENCY_NS = 0.1, 100_000
@@ -57,12 +59,27 @@ def blocking(
         # Step back over events that were launched later than this call.
         while at >= 0 and ends[at] > start[k] and owner[by_end[at]] > k:
             at -= 1
+        at = max(at, _own_event(by_end, ends, owner, k, int(end[k])))
         if at < 0 or ends[at] <= start[k]:
             continue
         late = int(end[k] - ends[at])
         if late <= max(_BLOCK_TAIL_NS, 0.3 * (end[k] - start[k])):
             blocks_on[k], tail[k] = by_end[at], late
     return blocks_on, tail
+
+
+def _own_event(by_end: IntArray, ends: IntArray, owner: IntArray, call: int, end: int) -> int:
+    """Position of the call's own event when it ends with the call, give or take the clocks.
+
+    A copy from pageable memory is over when its call returns; host and device time stamps differ
+    by some microseconds, so the event may seem to end after it.
+    """
+    at = int(np.searchsorted(ends, end, side="right"))
+    while at < ends.size and ends[at] <= end + _CLOCKS_NS:
+        if owner[by_end[at]] == call:
+            return at
+        at += 1
+    return -1
 
 
 def _pinned(trace: Trace, events: IntArray) -> npt.NDArray[np.bool_]:

@@ -88,10 +88,13 @@ def collapse_gain(analysis: Analysis, loops: Sequence[Loop], *, cell: bool = Fal
         for margin, new, cold in zip(_MARGIN, times, (0, *COLD_NS), strict=True)
     ]
     gain = analysis.gain(*changes)
-    if cell or host_share(analysis, loops) < _NEARLY_ALL or repeats <= gain.mid:
+    if cell or host_share(analysis, loops) < _NEARLY_ALL:
         return gain
-    mid = (gain.mid * repeats) ** 0.5
-    return msgspec.structs.replace(gain, mid=round(mid, 3), high=round(max(gain.high, repeats), 3))
+    low = min(gain.low, repeats)
+    mid = (min(gain.mid, repeats) * (low * repeats) ** 0.5) ** 0.5
+    return msgspec.structs.replace(
+        gain, low=round(low, 3), mid=round(mid, 3), high=round(repeats, 3)
+    )
 
 
 def _collapsed(analysis: Analysis, work: DeviceOps, loops: Sequence[Loop]) -> Collapsed:

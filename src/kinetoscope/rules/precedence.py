@@ -26,7 +26,7 @@ ABSORBS: tuple[tuple[str, tuple[str, ...], float], ...] = (
     ("FW534", ("FW501", "FW503", "FW510"), 0.3),
     ("FW514", ("FW501", "FW517", "FW523", "MM309"), 0.3),
     ("FW532", ("FW523", "FW517", "FW501", "FW503", "FW505"), 0.3),
-    ("FW510", ("FW501",), _OVERLAP),
+    ("FW510", ("FW501", "FW513"), _OVERLAP),
     ("FW510", ("FW515",), 0.3),
     ("FW513", ("FW501", "FW502"), 0.3),
     # What surrounds operators is the cause of a slow host only where it is most of it.

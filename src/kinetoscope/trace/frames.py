@@ -331,6 +331,16 @@ def is_dynamo_wrapper(name: str) -> bool:
     )
 
 
+def is_inductor_kernel(name: str) -> bool:
+    """Inductor's range around the launch of one kernel (`triton_poi_fused_add_0`)."""
+    return name.startswith("triton_")
+
+
+def is_driver_call(name: str) -> bool:
+    """A call of CUDA's driver (`cuLaunchKernel`), below its runtime (`cudaLaunchKernel`)."""
+    return name.startswith("cu") and not name.startswith("cuda")
+
+
 def is_graph_call(name: str) -> bool:
     """Inductor's range around the code of one compiled graph."""
     return name.startswith("## Call CompiledFxGraph")

@@ -12,8 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from kinetoscope.result.vocabulary import StepSource
+from kinetoscope.trace.frames import is_graph_call
 from kinetoscope.trace.kinds import Kind
 from kinetoscope.trace.links import rows_of
+from kinetoscope.trace.step_calls import repeated_calls
 from kinetoscope.trace.trace import IntArray, Trace
 
 _NUMBERS = re.compile(r"\d+")
@@ -57,7 +59,10 @@ class Steps:
 
 def find_steps(trace: Trace) -> Steps:
     """Find the steps by the best mark there is."""
-    for find in (_profiler_steps, _annotation_steps, _loop_steps, _graph_steps, _op_steps):
+    found = _profiler_steps(trace) or _annotation_steps(trace)
+    if found is not None:
+        return found
+    for find in (_call_steps, _loop_steps, _graph_steps, _op_steps):
         steps = find(trace)
         if steps is not None:
             return steps
@@ -84,6 +89,8 @@ def _profiler_steps(trace: Trace) -> Steps | None:
 def _annotation_steps(trace: Trace) -> Steps | None:
     """The outermost annotation that repeats and whose repetitions span most of the recording."""
     rows = rows_of(trace, Kind.ANNOTATION, Kind.LOADER)
+    compiled = np.array([is_graph_call(name) for name in trace.names] + [False])
+    rows = rows[~compiled[trace.column("name_id")[rows]]]
     if rows.size < 3:
         return None
     start, end = _spans(trace, rows)
@@ -116,6 +123,14 @@ def _from_repetition(start: IntArray, end: IntArray, name: str, thread: int) -> 
     filled = float(np.sum(end - start) / max(end[-1] - start[0], 1))
     edges = np.append(start, end[-1]) if filled > 0.7 else start
     return Steps(edges, "annotation", name, thread)
+
+
+def _call_steps(trace: Trace) -> Steps | None:
+    """The outermost repeated call of a function or module, where stacks were recorded."""
+    calls = repeated_calls(trace)
+    if calls is None:
+        return None
+    return _from_repetition(calls.start, calls.end, calls.name, calls.thread)
 
 
 def _loop_steps(trace: Trace) -> Steps | None:

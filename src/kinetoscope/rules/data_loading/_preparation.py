@@ -13,7 +13,8 @@ import numpy.typing as npt
 from kinetoscope.analysis import Analysis
 from kinetoscope.metrics.activity import Cause
 from kinetoscope.metrics.intervals import Intervals, empty, intersect, measure, union
-from kinetoscope.metrics.transfers import Purpose, Transfers, transfers
+from kinetoscope.metrics.ownership import LARGE_COPY_BYTES, roundtrip_rows
+from kinetoscope.metrics.transfers import Purpose, transfers
 from kinetoscope.replay import Change
 from kinetoscope.result import Gain, Location
 from kinetoscope.rules.cold import COLD_NS, with_cold_start
@@ -58,28 +59,72 @@ def preparation(analysis: Analysis) -> Preparation:
     none = np.empty(0, dtype=np.int64)
     if not mine.any():
         return Preparation(empty(), empty(), none, none, 0, 0)
-    rows, start, end = _pieces(analysis, moved, mine)
+    thread = _threads(analysis, moved.call[mine])
+    return _gathered(
+        analysis,
+        thread,
+        (moved.work_start[mine], moved.work_end[mine]),
+        int(moved.bytes[mine].sum()),
+    )
+
+
+def aftermath(analysis: Analysis) -> tuple[Preparation, IntArray]:
+    """The work after each sizeable copy to the host, and the rows of those copies.
+
+    It lasts until its thread starts device work again, or until the step ends.
+    """
+    trace, moved = analysis.trace, analysis.get(transfers)
+    ts, dur = trace.column("ts_ns"), trace.column("dur_ns")
+    mine = moved.of(Purpose.TO_HOST) & (moved.call >= 0)
+    mine &= np.isin(moved.call, analysis.in_steps(moved.call))
+    mine &= (moved.bytes >= LARGE_COPY_BYTES) & ~np.isin(moved.row, roundtrip_rows(trace))
+    last = np.maximum(moved.sync, moved.call)[mine]
+    low = ts[last] + dur[last]
+    thread = _threads(analysis, last)
+    starts = analysis.rows(Kind.LAUNCH, Kind.GRAPH_LAUNCH, Kind.COPY_CALL)
+    high = np.empty_like(low)
+    for index in np.unique(thread):
+        at = np.append(ts[starts[trace.column("thread")[starts] == index]], trace.steps.end)
+        here = thread == index
+        high[here] = at[np.minimum(np.searchsorted(at, low[here], side="left"), at.size - 1)]
+    edges = trace.steps.edges
+    over = edges[np.minimum(np.searchsorted(edges, low, side="right"), edges.size - 1)]
+    high = np.maximum(np.minimum(high, over), low)
+    rows = moved.row[mine]
+    return _gathered(analysis, thread, (low, high), int(moved.bytes[mine].sum())), rows
+
+
+def _threads(analysis: Analysis, rows: IntArray) -> IntArray:
+    """Thread of each row."""
+    return np.asarray(analysis.trace.column("thread")[rows].astype(np.int64))
+
+
+def _gathered(analysis: Analysis, thread: IntArray, stretch: Intervals, nbytes: int) -> Preparation:
+    """The work in stretches of a thread, one for each copy."""
+    if thread.size == 0:
+        none = np.empty(0, dtype=np.int64)
+        return Preparation(empty(), empty(), none, none, 0, 0)
+    rows, start, end = _pieces(analysis, thread, stretch)
     work = union(start, end)
     return Preparation(
         work=work,
         exposed=intersect(work, idle(analysis)),
         rows=rows[rows >= 0],
         weights=(end - start)[rows >= 0],
-        copies=int(mine.sum()),
-        bytes=int(moved.bytes[mine].sum()),
+        copies=thread.size,
+        bytes=nbytes,
     )
 
 
 def _pieces(
-    analysis: Analysis, moved: Transfers, mine: npt.NDArray[np.bool_]
+    analysis: Analysis, thread: IntArray, stretch: Intervals
 ) -> tuple[IntArray, IntArray, IntArray]:
     """Stretches of work on the data: row (-1: nothing was recorded), start, end."""
     trace, activity = analysis.trace, analysis.activity
-    thread = trace.column("thread")[moved.call[mine]]
     not_data = _not_data(analysis)
     parts: list[tuple[IntArray, IntArray, IntArray]] = []
     for index in np.unique(thread):
-        low, high = moved.work_start[mine][thread == index], moved.work_end[mine][thread == index]
+        low, high = (bound[thread == index] for bound in stretch)
         part = activity.of_thread(int(index))
         rows, cause = activity.row[part], activity.cause[part]
         start, end = activity.start[part], activity.end[part]
@@ -134,6 +179,31 @@ def preparation_gain(analysis: Analysis, found: Preparation) -> Gain:
             Change(host_cut=found.work, host_cut_factor=_CAUTIOUS, extra_host_ns=kernels),
             Change(host_cut=likely, extra_host_ns=kernels),
             Change(host_cut=best),
+        )
+    )
+
+
+_LEFT = (1.0, 0.1, 0.0)
+"""Part of the copies to the host that remains when the device does the work: all of it where the
+program needs the data itself, one value in ten or more where it picks or counts."""
+
+
+def aftermath_gain(analysis: Analysis, found: Preparation, copies: IntArray) -> Gain:
+    """What it gains to do the work on results on the device, and to copy what it yields."""
+    kernels = _LAUNCH_NS * max(found.copies // analysis.steps_on_host, 1)
+    ns = analysis.trace.column("dur_ns")[copies]
+    likely, best = (with_cold_start(found.work, cold) for cold in COLD_NS)
+    low, mid, high = ((copies, (ns * left).astype(np.int64)) for left in _LEFT)
+    return spread(
+        analysis.gain(
+            Change(
+                host_cut=found.work,
+                host_cut_factor=_CAUTIOUS,
+                extra_host_ns=kernels,
+                durations=low,
+            ),
+            Change(host_cut=likely, extra_host_ns=kernels, durations=mid),
+            Change(host_cut=best, durations=high),
         )
     )
 

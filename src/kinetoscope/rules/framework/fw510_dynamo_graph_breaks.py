@@ -29,15 +29,26 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kinetoscope.analysis import Analysis
-from kinetoscope.metrics.intervals import Intervals, clip, measure, merge, subtract, union
+from kinetoscope.metrics.chains import pointwise_chains
+from kinetoscope.metrics.device_ops import device_ops
+from kinetoscope.metrics.intervals import (
+    Coverage,
+    Intervals,
+    clip,
+    measure,
+    merge,
+    subtract,
+    union,
+)
 from kinetoscope.metrics.waits import Wait
 from kinetoscope.replay import Change
 from kinetoscope.result import Evidence, Fix, Location
 from kinetoscope.rules.api import Example, Hit, Options, Rule
 from kinetoscope.rules.framework._compiling import Regions, glue, regions
 from kinetoscope.rules.framework._waiting import avoidable
-from kinetoscope.trace.frames import resume_point
-from kinetoscope.trace.kinds import Kind
+from kinetoscope.trace.calltree import nearest
+from kinetoscope.trace.frames import is_graph_call, resume_point
+from kinetoscope.trace.kinds import RUNTIME_KINDS, Kind
 from kinetoscope.trace.trace import IntArray, Trace
 from kinetoscope.units import duration
 
@@ -74,9 +85,8 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
     if different < (options.min_regions if resumed else options.min_unnamed):
         return
     per_step = found.row.size / steps
-    between = _between(analysis, found)
+    between = merge(_between(analysis, found), _inside(analysis, found))
     extra = _extra_glue(analysis, found)
-    waits = avoidable(analysis, Wait.SCALAR, Wait.SHAPE, Wait.EXPLICIT)
     breaks = max(round(per_step * (1 - 1 / different)), 1)
     where = f", first in `{resumed[0][0]}` at line {resumed[0][1]}" if resumed else ""
     gone = merge(between, extra)
@@ -98,13 +108,72 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
             snippet="model = torch.compile(model, fullgraph=True)",
             reference=_URL,
         ),
-        gain=analysis.gain(
-            Change(host_cut=gone, host_cut_factor=options.cautious),
-            Change(host_cut=gone, host_cut_factor=options.likely, unblock=waits.calls),
-            Change(host_cut=gone, unblock=waits.calls, drop_calls=waits.calls),
-        ),
+        gain=analysis.gain(*_changes(analysis, gone, options)),
         confidence=0.9 if resumed else 0.4,
         claims=gone,
+    )
+
+
+def _changes(
+    analysis: Analysis, gone: Intervals, options: Thresholds
+) -> tuple[Change, Change, Change]:
+    """The pieces as one: their kernels stay; eager pointwise kernels between them are fused.
+
+    At the cautious end the device does the same work as before; likely each run of pointwise
+    kernels becomes one, and at best it disappears in a kernel that is there already.
+    """
+    waits = avoidable(analysis, Wait.SCALAR, Wait.SHAPE, Wait.EXPLICIT)
+    one = merge(gone, _wrappers(analysis))
+    chains = pointwise_chains(analysis.get(device_ops))
+    at = analysis.trace.column("ts_ns")[np.maximum(chains.work.call[chains.members], 0)]
+    mine = Coverage(gone).between(at, at + 1) > 0
+    members, ns = chains.members[mine], chains.work.ns[chains.members[mine]]
+    rows, calls = chains.work.rows[members], chains.work.call[members]
+    first = np.append(True, np.diff(chains.chain[mine]) > 0)[: members.size]
+    fused = np.where(first, chains.longest_ns()[chains.chain[mine]], 0)
+    dropped = np.concatenate((waits.calls, calls[calls >= 0]))
+    return (
+        Change(host_cut=gone, host_cut_factor=options.cautious),
+        Change(
+            host_cut=one,
+            host_cut_factor=options.likely,
+            unblock=waits.calls,
+            durations=(rows, np.minimum(fused, ns.sum())),
+        ),
+        Change(host_cut=one, unblock=waits.calls, drop_calls=dropped),
+    )
+
+
+def _wrappers(analysis: Analysis) -> Intervals:
+    """Time in all graphs but the first of each step that goes into no operator or launch.
+
+    One graph checks and allocates once, whatever the number of its kernels.
+    """
+    trace = analysis.trace
+    calls = analysis.in_steps(analysis.matching(is_graph_call))
+    first = np.unique(trace.steps.of(trace.column("ts_ns")[calls]), return_index=True)[1]
+    launching = analysis.rows(Kind.CPU_OP, *RUNTIME_KINDS)
+    known = trace.tree.node_of[launching] >= 0
+    inside = nearest(np.isin(trace.tree.rows, calls), trace.tree.parent)
+    launching = launching[known][inside[trace.tree.node_of[launching[known]]] >= 0]
+    return subtract(analysis.extent(np.delete(calls, first)), analysis.extent(launching))
+
+
+def _inside(analysis: Analysis, found: Regions) -> Intervals:
+    """Host time in regions with further regions inside, but not in compiled graphs.
+
+    A region calls another one only where a break divides it: the code after the break is called
+    by the code before it (torch 2.9 and later).
+    """
+    tree = analysis.trace.tree
+    node = tree.node_of[found.row]
+    is_region = np.zeros(tree.rows.size, dtype=bool)
+    is_region[node[node >= 0]] = True
+    up = np.where(tree.parent[node] >= 0, tree.parent[node], 0)
+    around = np.where(tree.parent[node] >= 0, nearest(is_region, tree.parent)[up], -1)
+    divided = np.unique(around[around >= 0])
+    return subtract(
+        analysis.extent(tree.rows[divided]), analysis.extent(analysis.matching(is_graph_call))
     )
 
 

@@ -90,9 +90,11 @@ def _groups(analysis: Analysis, options: Thresholds) -> list[tuple[list[Loop], B
 def _qualifies(trace: Trace, loop: Loop, body: Body) -> bool:
     if body.decides and body.products:  # a rollout, or tokens sent to experts: FW503, FW504
         return False
+    if body.generates:  # each iteration needs what the one before has picked: FW501, IN602
+        return False
     if body.cell:
         return True
-    if not body.slices or body.generates or len(body.names) == 1:
+    if not body.slices or len(body.names) == 1:
         return False
     if body.products and not body.matrix:  # a scalar of a schedule, in front of a whole model
         return False

@@ -2,8 +2,9 @@
 
 ## What it finds
 In a program without training, the host spends a sizeable part of each request on the data itself
-before it copies it to the device: decoding, resizing, tokenising, feature extraction in NumPy or
-Python. The device is idle meanwhile.
+before it copies it to the device (decoding, resizing, tokenising, feature extraction in NumPy or
+Python), or on the results after it has copied them back (an `argmax` in NumPy over all scores).
+The device is idle meanwhile.
 
 ## Why it matters
 The latency of a request is preparation plus model, and one process serves no more requests than
@@ -17,7 +18,8 @@ or prepare the next requests in a pool of threads or processes while the model w
 ## Limits
 If another thread or process prepares the next request at the same time, latency is lost but not
 throughput. Without Python stacks the time before the copy is known but not what it was
-spent on. Work after the model (on copies back to the host) is not counted.
+spent on. Results below 64 KiB are not followed. Where the program needs all of the results (an
+image to store), only the work on them can move to the device, and the copy stays.
 """
 
 from __future__ import annotations
@@ -31,12 +33,16 @@ from kinetoscope.result import Evidence, Fix
 from kinetoscope.rules.api import Example, Hit, Options, Rule
 from kinetoscope.rules.data_loading._input import trains
 from kinetoscope.rules.data_loading._preparation import (
+    Preparation,
+    aftermath,
+    aftermath_gain,
     preparation,
     preparation_gain,
     preparation_places,
     share_of_step,
 )
-from kinetoscope.units import duration, percent
+from kinetoscope.trace.trace import IntArray
+from kinetoscope.units import duration, percent, size
 
 if TYPE_CHECKING:
     from kinetoscope.testing import TraceBuilder
@@ -54,17 +60,28 @@ class Thresholds(Options, frozen=True):
 
 
 def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
-    """Measure the work before the copies of data, and the idle time during it."""
+    """Measure the work before copies of data and after copies of results."""
     if trains(analysis):
         return
-    found = preparation(analysis)
-    share = share_of_step(analysis, found.exposed)
+    before = preparation(analysis)
+    if _matters(analysis, before, options):
+        yield _preparing(analysis, before)
+    after, copies = aftermath(analysis)
+    if _matters(analysis, after, options):
+        yield _finishing(analysis, after, copies)
+
+
+def _matters(analysis: Analysis, found: Preparation, options: Thresholds) -> bool:
     each = measure(found.exposed) // analysis.steps
     least = options.min_ns if analysis.has("stacks") else options.min_unseen_ns
-    if share < options.min_share or each < least:
-        return
+    return share_of_step(analysis, found.exposed) >= options.min_share and each >= least
+
+
+def _preparing(analysis: Analysis, found: Preparation) -> Hit:
+    share = share_of_step(analysis, found.exposed)
+    each = measure(found.exposed) // analysis.steps
     busy = analysis.busy_per_step_ns
-    yield Hit(
+    return Hit(
         message=f"The host prepares the data of each request for {duration(each)} while the "
         f"device is idle ({percent(share)} of the request); the device then works for "
         f"{duration(busy)}.",
@@ -88,6 +105,33 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
     )
 
 
+def _finishing(analysis: Analysis, found: Preparation, copies: IntArray) -> Hit:
+    share = share_of_step(analysis, found.exposed)
+    each = measure(found.exposed) // analysis.steps
+    per_request = found.bytes // analysis.steps_on_host
+    return Hit(
+        message=f"The host copies {size(per_request)} of results of each request from the device "
+        f"and works on them for {duration(each)}, while the device is idle "
+        f"({percent(share)} of the request).",
+        evidence=(
+            Evidence("idle_after_copy", each, "ns"),
+            Evidence("idle_share", round(share, 4), "ratio", "derived"),
+            Evidence("device_busy", analysis.busy_per_step_ns, "ns"),
+            Evidence("bytes_per_request", per_request, "bytes"),
+        ),
+        locations=preparation_places(analysis, found),
+        fix=Fix(
+            summary="Do that work on the device (`argmax`, `topk`, thresholds, resizing) and copy "
+            "only what it yields.",
+            snippet="answer = scores.argmax(1).to(torch.uint8).cpu()  # not scores.cpu()",
+            reference="https://docs.pytorch.org/docs/stable/generated/torch.argmax.html",
+        ),
+        gain=aftermath_gain(analysis, found, copies),
+        confidence=0.7,
+        claims=found.exposed,
+    )
+
+
 def _numpy_first(t: TraceBuilder) -> None:
     for request in range(4):
         at = request * 10_000
@@ -96,6 +140,16 @@ def _numpy_first(t: TraceBuilder) -> None:
         t.op("aten::to", at + 8_200, 40)
         t.copy("HtoD Pageable", 1 << 20, at + 8_240, 90, launch_at=at + 8_210)
         t.kernel("conv", at + 8_400, 1_000, launch_at=at + 8_350)
+
+
+def _numpy_last(t: TraceBuilder) -> None:
+    for request in range(4):
+        at = request * 10_000
+        t.step(at, 10_000)
+        t.kernel("conv", at + 100, 1_000, launch_at=at + 50)
+        t.op("aten::to", at + 150, 1_260)
+        t.copy("DtoH Pageable", 4 << 20, at + 1_100, 300, launch_at=at + 160, launch_dur=1_245)
+        t.python("serve.py(30): label_map", at + 1_500, 8_400)
 
 
 def _device_first(t: TraceBuilder) -> None:
@@ -112,7 +166,7 @@ RULE = Rule(
     code="IN612",
     name="pre-post-processing-dominates",
     class_="data_loading",
-    summary="Preparing a request on the host takes longer than the model, and the device waits.",
+    summary="Work on the host before or after the model dominates a request; the device waits.",
     check=check,
     options=Thresholds(),
     needs=frozenset({"device", "launches"}),
@@ -120,6 +174,9 @@ RULE = Rule(
     references=("https://docs.pytorch.org/vision/stable/transforms.html",),
     examples=(
         Example("8 of 10 ms spent in NumPy before the copy", _numpy_first, fires=True),
+        Example(
+            "8 of 10 ms spent in NumPy on scores copied from the device", _numpy_last, fires=True
+        ),
         Example("a quick preparation before a long model", _device_first, fires=False),
     ),
 )
