@@ -88,9 +88,8 @@ def _groups(analysis: Analysis, options: Thresholds) -> list[tuple[list[Loop], B
 
 
 def _qualifies(trace: Trace, loop: Loop, body: Body) -> bool:
-    if body.decides and body.products:  # a rollout, or tokens sent to experts: FW503, FW504
-        return False
-    if body.generates:  # each iteration needs what the one before has picked: FW501, IN602
+    # A rollout, or tokens sent to experts (FW503, FW504); tokens that follow from the one before.
+    if (body.decides and body.products) or body.generates:
         return False
     if body.cell:
         return True
