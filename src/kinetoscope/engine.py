@@ -29,13 +29,12 @@ from kinetoscope.result import (
     SCHEMA_VERSION,
     DeviceInfo,
     Diagnosis,
-    Finding,
     InputInfo,
     StepTime,
 )
-from kinetoscope.result.finding import SEVERITIES
 from kinetoscope.rules.already import without_what_is_on
 from kinetoscope.rules.api import Outcome, Rule, finding_of
+from kinetoscope.rules.ordering import ranked
 from kinetoscope.rules.precedence import apply_precedence
 from kinetoscope.rules.registry import all_rules, select_rules
 from kinetoscope.trace.job import Job, open_paths
@@ -145,7 +144,7 @@ def examine_job(
     outcomes = run_rules(lead, rules, progress)
     told = [(finding_of(o.rule, hit), hit.gain) for o in outcomes for hit in o.hits]
     findings, together = with_outlook(
-        lead, rank(f for f, _ in told), {id(f): gain for f, gain in told}
+        lead, ranked(f for f, _ in told), {id(f): gain for f, gain in told}
     )
     findings = with_compile_lines(lead, with_worker_lines(lead, findings))
     lines = budget(lead)
@@ -215,21 +214,6 @@ def run_rules(
     return apply_precedence(known)
 
 
-def rank(findings: object) -> tuple[Finding, ...]:
-    """Best first: by severity, then by the likely gain weighted with confidence."""
-    return tuple(
-        sorted(
-            findings,  # type: ignore[call-overload]
-            key=lambda f: (
-                f.class_ == "quality",
-                SEVERITIES.index(f.severity),
-                -(f.gain.mid - 1) * f.confidence,
-                f.code,
-            ),
-        )
-    )
-
-
 def _rank_of(trace: Trace, index: int) -> int:
     return trace.header.rank if trace.header.rank is not None else index
 
@@ -253,6 +237,5 @@ __all__ = [
     "diagnose_job",
     "examine",
     "examine_job",
-    "rank",
     "run_rules",
 ]

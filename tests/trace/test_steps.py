@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 
+import pytest
+
 from kinetoscope.metrics.step_time import step_times
 from kinetoscope.testing import TraceBuilder
 
@@ -112,3 +114,28 @@ def test_what_repeats_inside_one_call_of_a_model_is_no_step() -> None:
         t.op("aten::linear", 20 + i * 100, 40)
         t.op("aten::relu", 65 + i * 100, 20)
     assert t.read().steps.name != "block"
+
+
+def _starved(first: int, number: int) -> TraceBuilder:
+    """Steps of 10 ms of work; the workers deliver three batches at a time."""
+    t = TraceBuilder()
+    at = 0.0
+    for i, wait in enumerate((60, 0, 0)):
+        t.step(at, wait * 1_000 + 10_000, number=number + i)
+        if wait:
+            t.loader(at, wait * 1_000, workers=True)
+        if first and i == 0:
+            t.python("torch/utils/data/dataloader.py(487): __iter__", at, 20_000)
+        t.kernel("gemm", at + wait * 1_000 + 200, 9_000, launch_at=at + wait * 1_000 + 100)
+        at += wait * 1_000 + 10_000
+    return t
+
+
+def test_a_first_step_that_waits_for_slow_workers_is_one_of_them() -> None:
+    """(70 + 10 + 10) / 3 ms; without the first step it would be 10 ms."""
+    assert step_times(_starved(0, number=5).read()).recorded_ns == pytest.approx(30e6, rel=0.02)
+
+
+def test_a_first_step_that_starts_the_workers_is_no_steady_step() -> None:
+    for trace in (_starved(1, number=5), _starved(0, number=0)):
+        assert step_times(trace.read()).recorded_ns == pytest.approx(10e6, rel=0.02)

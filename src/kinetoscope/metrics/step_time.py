@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kinetoscope.trace.kinds import DEVICE_WORK
+from kinetoscope.trace.frames import is_loader_epoch_frame, is_loader_of_processes
+from kinetoscope.trace.kinds import DEVICE_WORK, Kind
 from kinetoscope.trace.links import rows_of
 from kinetoscope.trace.trace import IntArray, Trace
 
@@ -71,7 +72,8 @@ def step_times(trace: Trace) -> StepTimes:
     rows = rows_of(trace, *DEVICE_WORK)
     device_step = _launch_step(trace, rows)
     ends = _device_edges(trace, rows, device_step, steps.count)
-    steady = _steady(np.diff(steps.edges))
+    starved = _starved_at_first(trace)
+    steady = _steady(np.diff(steps.edges), warm=starved)
     first, last = steady[0], steady[-1]
     host = np.diff(steps.edges)[list(steady)]
     device, window, inside = _device_pace(ends, steady)
@@ -80,6 +82,8 @@ def step_times(trace: Trace) -> StepTimes:
         inside = len(steady)
     host_pace = float(np.median(host))
     irregular = _cv(device if device.size else host) > _IRREGULAR
+    # The device's periods begin after the first step; its wait shows on the host only.
+    irregular |= starved and _cv(host) > _IRREGULAR
     device_pace = float(np.median(device)) if device.size else 0.0
     if irregular:
         device_pace = float(window[1] - window[0]) / inside if device.size else 0.0
@@ -127,12 +131,44 @@ def _device_edges(trace: Trace, rows: IntArray, step: IntArray, count: int) -> I
     return ends
 
 
-def _steady(host: IntArray) -> tuple[int, ...]:
+_MOST_OF_IT = 0.5
+
+
+def _starved_at_first(trace: Trace) -> bool:
+    """Is the first recorded step long only because it waits for the loader's workers?
+
+    Workers that are too slow deliver in bursts: a step waits for all of them, and the next ones
+    find a batch each. That comes back. It is no start-up when the program took steps before
+    (the mark says its number) and no epoch begins in it.
+    """
+    steps = trace.steps
+    if steps.source != "profiler_step" or steps.count < 2 or _first_number(trace) == 0:
+        return False
+    names, name_id, kind = trace.names, trace.column("name_id"), trace.column("kind")
+    ts, dur = trace.column("ts_ns"), trace.column("dur_ns")
+    first = (ts >= steps.edges[0]) & (ts < steps.edges[1])
+    begins = np.array([is_loader_epoch_frame(n) for n in names] + [False])
+    waits = np.array([is_loader_of_processes(n) for n in names] + [False])
+    if (first & begins[name_id]).any():
+        return False
+    waited = int(dur[first & waits[name_id] & (kind == Kind.LOADER)].sum())
+    length = np.diff(steps.edges)
+    return bool(waited >= _MOST_OF_IT * (length[0] - np.median(length[1:])))
+
+
+def _first_number(trace: Trace) -> int:
+    """Number in the first `ProfilerStep#3`; 0 when it has none."""
+    rows = rows_of(trace, Kind.STEP)
+    number = trace.names[int(trace.column("name_id")[rows[0]])].rpartition("#")[2]
+    return int(number) if number.isdigit() else 0
+
+
+def _steady(host: IntArray, *, warm: bool = False) -> tuple[int, ...]:
     """Positions of the steady steps: without a first step that is still warming up.
 
     A long first step that a later one resembles is no warm-up but something that comes back.
     """
-    if host.size >= 3:
+    if host.size >= 3 and not warm:
         usual = float(np.median(host[1:]))
         alike = usual + 0.5 * (host[0] - usual)
         if host[0] > _FIRST_STEP_FACTOR * usual and host[1:].max() < alike:

@@ -110,10 +110,11 @@ def _collapsed(analysis: Analysis, work: DeviceOps, loops: Sequence[Loop]) -> Co
     roots = np.unique(links.backward_root[links.backward_root >= 0])
     source = np.maximum(links.forward[roots], 0)
     owner, number = _iteration(tree.thread[source], tree.start[source], loops)
-    gone = roots[(links.forward[roots] >= 0) & (owner >= 0) & (number < last[owner])]
+    leaves = (links.forward[roots] >= 0) & (owner >= 0) & (number < last[owner])
+    gone = roots[leaves]
     cut = union(
         np.concatenate((np.array(start, dtype=np.int64), tree.start[gone])),
-        np.concatenate((np.array(end, dtype=np.int64), tree.end[gone])),
+        np.concatenate((np.array(end, dtype=np.int64), _until_next(analysis, roots)[leaves])),
     )
     calls = analysis.rows(*RUNTIME_KINDS)
     at = analysis.trace.column("ts_ns")[calls]
@@ -124,6 +125,22 @@ def _collapsed(analysis: Analysis, work: DeviceOps, loops: Sequence[Loop]) -> Co
         cut=cut,
         drop=calls[Coverage(cut).between(at, at + 1) > 0],
     )
+
+
+_ENGINE_GAP_NS = 50_000
+"""Between two nodes the engine needs less than this; what takes longer is something else."""
+
+
+def _until_next(analysis: Analysis, roots: IntArray) -> IntArray:
+    """End of each backward node with the engine's own time before the next one of its thread."""
+    tree = analysis.trace.tree
+    end = tree.end[roots]
+    if roots.size < 2:
+        return end
+    following = np.append(tree.start[roots[1:]], end[-1])
+    same = np.append(tree.thread[roots[1:]] == tree.thread[roots[:-1]], False)
+    near = same & (following >= end) & (following - end < _ENGINE_GAP_NS)
+    return np.asarray(np.where(near, following, end), dtype=np.int64)
 
 
 _JOINS = frozenset({"stack", "cat", "concat", "concatenate", "vstack", "hstack", "column_stack"})

@@ -106,6 +106,11 @@ def is_loader_epoch_frame(name: str) -> bool:
     return "torch/utils/data/dataloader.py(" in name and name.endswith(_LOADER_EPOCH)
 
 
+def is_process_start(name: str) -> bool:
+    """`multiprocessing` starts a process: the system call of its start methods."""
+    return name in ("<built-in function fork>", "<built-in function spawnv_passfds>")
+
+
 def is_loader_of_processes(name: str) -> bool:
     """The loader's range when worker processes fetch (`_BaseDataLoaderIter._profile_name`)."""
     return "_MultiProcessingDataLoaderIter" in name
@@ -329,6 +334,18 @@ def is_dynamo_wrapper(name: str) -> bool:
         "torch/_dynamo/eval_frame.py(" in name
         and name.endswith((": compile_wrapper", ": __call__"))
     )
+
+
+def has_fast_path(name: str) -> bool:
+    """Torch's modules with a fused forward that runs only without gradients, in `eval()`."""
+    return name.startswith(
+        ("nn.Module: TransformerEncoderLayer_", "nn.Module: MultiheadAttention_")
+    )
+
+
+def is_fast_path(name: str) -> bool:
+    """The fused operators of those modules."""
+    return name in ("aten::_transformer_encoder_layer_fwd", "aten::_native_multi_head_attention")
 
 
 def is_inductor_kernel(name: str) -> bool:

@@ -7,9 +7,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from kinetoscope.analysis import Analysis
-from kinetoscope.metrics.intervals import Intervals, empty, merge, union
+from kinetoscope.metrics.intervals import Coverage, Intervals, empty, merge, union
 from kinetoscope.rules.data_loading._input import loader_rows
-from kinetoscope.trace.frames import is_loader_epoch_frame, is_loader_of_processes
+from kinetoscope.trace.frames import (
+    is_loader_epoch_frame,
+    is_loader_of_processes,
+    is_process_start,
+)
 from kinetoscope.trace.kinds import Kind
 from kinetoscope.trace.links import rows_of
 from kinetoscope.trace.trace import IntArray, Trace
@@ -62,11 +66,12 @@ def _from_frames(analysis: Analysis, frames: IntArray, waits: IntArray) -> Epoch
     ids = trace.column("name_id")[frames]
     starting = np.array([names[i].endswith((": __iter__", ": _get_iterator")) for i in ids], bool)
     starts = analysis.extent(frames[starting])
-    first = _first_waits(trace, waits, starts[1])
+    new = _first_waits(trace, waits, starts[1], _workers(analysis, starts))
+    first = _first_waits(trace, waits, starts[1], 1)
     return Epochs(
         count=int(starts[0].size),
         restart=analysis.extent(frames),
-        first_wait=_excess(trace, waits, first),
+        first_wait=_excess(trace, _fetching(analysis, waits, frames), new),
         first=first,
         rows=frames[starting],
         seen=True,
@@ -100,10 +105,31 @@ def _from_ranges(analysis: Analysis, waits: IntArray) -> Epochs:
     )
 
 
-def _first_waits(trace: Trace, waits: IntArray, after: IntArray) -> IntArray:
-    """The first loader range that begins after each of these moments."""
+def _workers(analysis: Analysis, starts: Intervals) -> int:
+    """How many processes each epoch starts; 1 when that cannot be seen."""
+    rows = analysis.in_steps(analysis.matching(is_process_start))
+    at = analysis.trace.column("ts_ns")[rows]
+    inside = int((Coverage(starts).between(at, at + 1) > 0).sum())
+    return max(inside // max(starts[0].size, 1), 1)
+
+
+def _fetching(analysis: Analysis, waits: IntArray, frames: IntArray) -> IntArray:
+    """Loader ranges that fetch a batch: without those that find the end and stop the workers."""
+    ts = analysis.trace.column("ts_ns")
+    end = ts[waits] + analysis.trace.column("dur_ns")[waits]
+    at = np.sort(ts[frames])
+    return waits[np.searchsorted(at, end) == np.searchsorted(at, ts[waits])]
+
+
+def _first_waits(trace: Trace, waits: IntArray, after: IntArray, number: int) -> IntArray:
+    """The first loader ranges that begin after each of these moments.
+
+    The first batch of each new worker is late, since batches are handed out in turn.
+    """
     at = np.searchsorted(trace.column("ts_ns")[waits], after)
-    return waits[np.unique(at[at < waits.size])]
+    last = np.append(at[1:], waits.size)
+    some = (np.arange(low, min(low + number, high)) for low, high in zip(at, last, strict=True))
+    return waits[np.unique(np.concatenate([*some, np.empty(0, dtype=np.int64)]))]
 
 
 def _excess(trace: Trace, waits: IntArray, first: IntArray) -> Intervals:

@@ -111,14 +111,27 @@ def _ending(analysis: Analysis) -> tuple[IntArray, IntArray]:
     return gaps.launch[late], (gaps.host_end - gaps.start)[late]
 
 
-def graph_changes(analysis: Analysis, bound: LaunchBound) -> tuple[Change, Change, Change]:
+_COMPILED_CALL_NS = (250_000, 150_000, 80_000)
+"""The same through `torch.compile`: guards, wrappers and the choice among the recorded graphs are
+Python. On a slow host a call that replays a graph took 270 µs of unprofiled time."""
+
+
+def graph_changes(
+    analysis: Analysis, bound: LaunchBound, *, compiled_calls: float = 0.0
+) -> tuple[Change, Change, Change]:
     """The step replayed as captured graphs: at worst, likely, at best.
+
+    With `compiled_calls`, as that many graphs a step which `torch.compile` replays; else as one.
 
     The device events follow each other at the pace of the graph; the host keeps what is neither
     launching nor torch's own. The cautious end keeps the optimizer's step out of the graph. A read
     by the host ends a graph, so each read costs one more call.
     """
     graphs = 1 + reads_per_step(analysis)
+    calls = [
+        own * graphs + through * compiled_calls
+        for through, own in zip(_COMPILED_CALL_NS, _GRAPH_CALL_NS, strict=True)
+    ]
     cut = analysis.host_time.launching
     kept = analysis.extent(analysis.matching(is_optimizer_step))
     all_of_it = merge(cut, torchs_own(analysis))
@@ -126,10 +139,10 @@ def graph_changes(analysis: Analysis, bound: LaunchBound) -> tuple[Change, Chang
         Change(
             host_cut=part,
             durations=_spaced(analysis, bound.events, gap),
-            step_floor_ns=int(call * graphs + bound.per_step * gap),
+            step_floor_ns=int(call + bound.per_step * gap),
         )
         for part, gap, call in zip(
-            (subtract(cut, kept), all_of_it, all_of_it), NODE_GAP_NS, _GRAPH_CALL_NS, strict=True
+            (subtract(cut, kept), all_of_it, all_of_it), NODE_GAP_NS, calls, strict=True
         )
     )
     return low, mid, high
@@ -141,9 +154,9 @@ def reads_per_step(analysis: Analysis) -> float:
     return np.unique(waits.op).size / analysis.steps_on_host
 
 
-def graph_gain(analysis: Analysis, bound: LaunchBound) -> Gain:
+def graph_gain(analysis: Analysis, bound: LaunchBound, *, compiled_calls: float = 0.0) -> Gain:
     """Gain of replaying the step as captured graphs."""
-    return analysis.gain(*graph_changes(analysis, bound))
+    return analysis.gain(*graph_changes(analysis, bound, compiled_calls=compiled_calls))
 
 
 def _spaced(analysis: Analysis, events: IntArray, gap: int) -> tuple[IntArray, IntArray]:

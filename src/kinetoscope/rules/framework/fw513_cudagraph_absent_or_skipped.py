@@ -36,6 +36,7 @@ from kinetoscope.rules.framework._launching import (
     places,
     worth_a_word,
 )
+from kinetoscope.trace.frames import compiled_region
 from kinetoscope.units import percent
 
 if TYPE_CHECKING:
@@ -64,7 +65,9 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
     compiled = compiled_share(analysis, bound)
     if compiled < options.min_compiled:
         return
-    gain = graph_gain(analysis, bound)
+    regions = analysis.in_steps(analysis.matching(lambda n: compiled_region(n) is not None))
+    calls = max(regions.size / analysis.steps_on_host, 1.0)
+    gain = graph_gain(analysis, bound, compiled_calls=calls)
     if not worth_a_word(gain):
         return
     yield Hit(

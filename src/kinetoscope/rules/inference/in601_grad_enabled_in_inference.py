@@ -14,23 +14,28 @@ operator, which matters when the host sets the pace.
 serves requests. `torch.no_grad()` where results are used in autograd later.
 
 ## Limits
-There is next to nothing to gain in time while the device is busy; the reason is memory. A
+There is next to nothing to gain in time while the device is busy; the reason is memory. Torch's
+own transformer layers are the exception: their fused forward needs `eval()` and no gradients. A
 recording of nothing but the forward part of training looks the same.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from kinetoscope.analysis import Analysis
+from kinetoscope.metrics.device_ops import device_ops
+from kinetoscope.metrics.intervals import Coverage, Intervals, measure
 from kinetoscope.metrics.phase import trains
 from kinetoscope.replay import Change
 from kinetoscope.result import Evidence, Fix
 from kinetoscope.rules.api import Example, Hit, Options, Rule
-from kinetoscope.trace.kinds import Kind
+from kinetoscope.trace.frames import has_fast_path, is_fast_path
+from kinetoscope.trace.kinds import Family, Kind
 from kinetoscope.trace.trace import IntArray
 
 if TYPE_CHECKING:
@@ -53,6 +58,10 @@ class Thresholds(Options, frozen=True):
     """Part at the likely one; practitioners report 8 % for launch-bound models."""
     best: float = 0.15
     """Part at the best end."""
+    fast_path: tuple[float, float] = (0.5, 0.8)
+    """Part of the host time and of the pointwise kernels of `nn.TransformerEncoderLayer` and
+    `nn.MultiheadAttention` that goes away, likely and at best: in `eval()` and without gradients
+    one fused operator replaces the layer (their documentation, "fast path")."""
 
 
 def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
@@ -79,15 +88,43 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
             snippet="with torch.inference_mode():\n    output = model(batch)",
             reference=_URL,
         ),
-        gain=analysis.gain(
-            *(
-                Change(host_cut=recording, host_cut_factor=part)
-                for part in (options.cautious, options.likely, options.best)
-            )
-        ),
+        gain=analysis.gain(*_changes(analysis, recording, options)),
         confidence=0.9 if steps.count >= options.min_steps else 0.7,
         at_least="medium",
         keep=True,
+    )
+
+
+def _changes(
+    analysis: Analysis, recording: Intervals, options: Thresholds
+) -> tuple[Change, Change, Change]:
+    """What goes away without gradients; with it, likely, the slow path of torch's own layers."""
+    slow = analysis.extent(analysis.in_steps(analysis.matching(has_fast_path)))
+    low = Change(host_cut=recording, host_cut_factor=options.cautious)
+    trained = analysis.named("aten::native_dropout").size > 0
+    if trained or not measure(slow) or analysis.matching(is_fast_path).size:
+        return (
+            low,
+            replace(low, host_cut_factor=options.likely),
+            replace(low, host_cut_factor=options.best),
+        )
+    work = analysis.get(device_ops)
+    at = analysis.trace.column("ts_ns")[np.maximum(work.call, 0)]
+    inside = (work.call >= 0) & (Coverage(slow).between(at, at + 1) > 0)
+    inside &= work.of_family(Family.ELEMENTWISE, Family.COPY)
+    rows, ns = work.rows[inside], work.ns[inside]
+    return (
+        low,
+        Change(
+            host_cut=slow,
+            host_cut_factor=options.fast_path[0],
+            durations=(rows, (ns * (1 - options.fast_path[0])).astype(np.int64)),
+        ),
+        Change(
+            host_cut=slow,
+            host_cut_factor=options.fast_path[1],
+            durations=(rows, (ns * (1 - options.fast_path[1])).astype(np.int64)),
+        ),
     )
 
 
