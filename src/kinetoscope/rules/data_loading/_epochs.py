@@ -118,7 +118,7 @@ def _fetching(analysis: Analysis, waits: IntArray, frames: IntArray) -> IntArray
     ts = analysis.trace.column("ts_ns")
     end = ts[waits] + analysis.trace.column("dur_ns")[waits]
     at = np.sort(ts[frames])
-    return waits[np.searchsorted(at, end) == np.searchsorted(at, ts[waits])]
+    return np.asarray(waits[np.searchsorted(at, end) == np.searchsorted(at, ts[waits])])
 
 
 def _first_waits(trace: Trace, waits: IntArray, after: IntArray, number: int) -> IntArray:
@@ -129,7 +129,7 @@ def _first_waits(trace: Trace, waits: IntArray, after: IntArray, number: int) ->
     at = np.searchsorted(trace.column("ts_ns")[waits], after)
     last = np.append(at[1:], waits.size)
     some = (np.arange(low, min(low + number, high)) for low, high in zip(at, last, strict=True))
-    return waits[np.unique(np.concatenate([*some, np.empty(0, dtype=np.int64)]))]
+    return np.asarray(waits[np.unique(np.concatenate([*some, np.empty(0, dtype=np.int64)]))])
 
 
 def _excess(trace: Trace, waits: IntArray, first: IntArray) -> Intervals:
