@@ -10,7 +10,7 @@ from kinetoscope.analysis import Analysis
 from kinetoscope.analysis.aftermath import budget_after
 from kinetoscope.analysis.gains import ReplayedGain
 from kinetoscope.result import Finding, Gain, Limit, Together
-from kinetoscope.rules.api import severity_of
+from kinetoscope.rules.api import as_known, severity_of
 from kinetoscope.rules.ordering import causes_of
 from kinetoscope.verdict import limit
 
@@ -55,7 +55,7 @@ def _left_after_causes(
             continue
         both = analysis.what_if.together([first, own])
         low, mid, high = (max(b / first.mid, 1.0) for b in (both.low, both.mid, both.high))
-        left = Gain(round(low, 3), round(mid, 3), round(high, 3), basis="replay")
+        left = as_known(Gain(round(low, 3), round(mid, 3), round(high, 3), basis="replay"))
         severity = severity_of(left, at_most=general.severity)
         yield at, msgspec.structs.replace(general, gain=left, severity=severity)
 

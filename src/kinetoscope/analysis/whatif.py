@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -30,12 +29,6 @@ TRUSTED_ERROR = 0.05
 
 HOST_ERROR = 0.3
 """Eight of ten true step times differ less than this from the likely one, in its host part."""
-
-
-MODEL_ERROR = 0.2
-"""However certain the recorded times are, what a program takes after a fix is known to about 20 %:
-the half width, as a logarithm, that holds three of four gains of device-bound programs. It is not
-larger than the share of the step that goes away."""
 
 
 class WhatIf:
@@ -138,9 +131,8 @@ class WhatIf:
         lows = [base(slow_f) / slowest, 1 + likely / slowest, base(fast_f) / after(LOW, fast_f)]
         highs = [base(fast_f) / fastest, base(mid_f) / fastest, base(slow_f) / after(HIGH, slow_f)]
         highs += [1 + most / fastest, self._at_most(base(mid_f), after(HIGH, mid_f))]
-        least = math.exp(min(MODEL_ERROR, 1.0 - 1.0 / middle))
-        bottom = max(min(*lows, middle / least) / replays.slack, 1.0)
-        top = max(*highs, middle * least) * replays.slack
+        bottom = max(min(*lows, middle) / replays.slack, 1.0)
+        top = max(*highs, middle) * replays.slack
         low, mid, high = round(bottom, 3), round(middle, 3), round(top, 3)
         return ReplayedGain(
             low,
