@@ -258,7 +258,9 @@ def failed(rows: list[Score]) -> bool:
 
     A machine that others use makes one or the other time wrong; the closing line names them all.
     """
-    return any(not row.same for row in rows) or 5 * sum(not row.wrong for row in rows) < 4 * len(rows)
+    return any(not row.same for row in rows) or 5 * sum(not row.wrong for row in rows) < 4 * len(
+        rows
+    )
 
 
 def main() -> None:
