@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
+
 from kinetoscope.analysis.locate import Locator, _add
 from kinetoscope.result import Location
 from kinetoscope.testing import TraceBuilder
+from kinetoscope.trace.kinds import Kind
 
 
 def test_one_line_that_two_sources_know_is_one_place() -> None:
@@ -42,3 +45,16 @@ def test_a_file_below_the_root_is_named_as_in_the_trace(tmp_path: Path) -> None:
     assert (inside.file, inside.line, inside.count) == ("train.py", 2, 3)
     assert inside.snippet == "x = slow()"
     assert locator.at("/elsewhere/other.py", 2, "f", 3, exact=True).file == "/elsewhere/other.py"
+
+
+def test_a_generator_is_in_the_function_around_it() -> None:
+    t = TraceBuilder()
+    t.python("train.py(5): train", 0, 100)
+    t.python("train.py(40): clip", 5, 90)
+    t.python("<built-in function sum>", 8, 80)
+    t.python("train.py(42): <genexpr>", 10, 70)
+    t.op("aten::item", 12, 60)
+    trace = t.read()
+    rows = np.flatnonzero(trace.column("kind") == Kind.CPU_OP)
+    place = Locator(trace).locations(rows, trace.column("dur_ns")[rows])[0]
+    assert (place.file, place.line, place.function) == ("train.py", 42, "clip")

@@ -164,12 +164,30 @@ class Locator:
         return Location(
             file=frame.file,
             line=called or frame.line,
-            function=frame.function,
+            function=self._function(frame, rows),
             module=module,
             exact=called is not None,
             count=rows.size,
             snippet=snippet,
         )
+
+    def _function(self, frame: Frame, rows: IntArray) -> str:
+        """Name of the function; for a generator or a lambda that of the function around it.
+
+        Nobody looks for `<genexpr>`; its line says where in that function it is.
+        """
+        if not frame.function.startswith("<"):
+            return frame.function
+        tree = self._trace.tree
+        node = int(self.frames(rows[:1])[0])
+        while node >= 0:
+            outer = tree.frames.get(int(self._names[tree.rows[node]]))
+            named = outer is not None and not outer.function.startswith("<")
+            if outer is not None and named and outer.file == frame.file:
+                return outer.function
+            parent = int(tree.parent[node])
+            node = int(tree.user_frame[parent]) if parent >= 0 else -1
+        return frame.function
 
     def _guessed_line(self, frame: Frame, calls: Sequence[str]) -> int | None:
         """The only call that fits, by the source; else the line that was sampled most."""
