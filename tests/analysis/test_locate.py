@@ -29,6 +29,13 @@ def test_one_exact_line_in_several_modules_is_one_place() -> None:
     assert [(place.module, place.count) for place in found.values()] == [(None, 7)]
 
 
+def test_a_generator_expression_is_in_the_function_of_its_line() -> None:
+    found: dict[tuple[object, ...], Location] = {}
+    for function in ("<genexpr>", "describe"):
+        _add(found, Location("serve.py", 17, function, None, True, 3))
+    assert [(place.function, place.count) for place in found.values()] == [("describe", 6)]
+
+
 def test_the_first_line_of_a_function_stays_apart_by_module() -> None:
     found: dict[tuple[object, ...], Location] = {}
     for module in ("GPT / Block", "GPT / Head"):

@@ -236,18 +236,28 @@ class Locator:
 def _add(found: dict[tuple[object, ...], Location], place: Location) -> tuple[object, ...]:
     """Add a place and return its key.
 
-    A line that is known in two ways (recorded, sampled) is one place, and so is an exact line that
-    ran inside of several modules: it is in the part of their paths that is the same.
+    A line that is known in two ways (recorded, sampled) is one place. So is an exact line that ran
+    inside of several modules (it is in the part of their paths that is the same), and one with a
+    generator expression on it (it is in the function around that).
     """
-    key: tuple[object, ...] = (place.file, place.line, place.function, place.exact)
+    key: tuple[object, ...] = (place.file, place.line, place.exact)
     if not place.exact or place.file is None:
-        key = (*key, place.module)
+        key = (*key, place.function, place.module)
     known = found.get(key)
     if known is not None:
-        module = _shared(known.module, place.module)
-        place = replace(known, module=module, count=known.count + place.count)
+        place = replace(
+            known,
+            function=min(known.function, place.function, key=_is_anonymous),
+            module=_shared(known.module, place.module),
+            count=known.count + place.count,
+        )
     found[key] = place
     return key
+
+
+def _is_anonymous(function: str | None) -> bool:
+    """Is it a `<genexpr>`, `<lambda>` or `<listcomp>`?"""
+    return function is None or function.startswith("<")
 
 
 def _shared(one: str | None, other: str | None) -> str | None:
