@@ -133,6 +133,7 @@ def test_errored_rules_are_never_hidden() -> None:
 def test_why_a_rule_said_nothing() -> None:
     rules = (
         RuleOutcome("CP204", "silent", "explained by CP202", "One product takes 40 %."),
+        RuleOutcome("CP205", "silent", "the fix would gain less than 2 % of the step", "Slow."),
         *(
             RuleOutcome(f"DL10{n}", "silent", "no gain: hidden behind the device's work", "A copy.")
             for n in range(3, 7)
@@ -143,7 +144,9 @@ def test_why_a_rule_said_nothing() -> None:
     assert "DL103: A copy. Not reported (no gain: hidden behind the device's work)." in page
     assert "2 more findings withheld: --verbose" in page
     assert "CP204" not in page
+    assert "CP205" not in page
     page = _page(diagnosis, verbose=True)
+    assert "CP205: Slow." in page
     assert "DL106: A copy." in page
     assert "CP204: explained by CP202" in page
 

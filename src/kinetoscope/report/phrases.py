@@ -212,19 +212,25 @@ def skipped_line(reason: str, codes: Sequence[str]) -> str:
     return f"{number}: {reason}"
 
 
-def withheld(diagnosis: Diagnosis) -> list[str]:
-    """Return what was found and not reported, and why: `FW503: .... No gain: hidden ...`.
+def withheld(diagnosis: Diagnosis, *, small: bool = True) -> list[str]:
+    """Return what was found and not reported, and why: `FW503: .... Not reported (...)`.
 
-    What a reported finding explains is left out: it is not withheld.
+    What a reported finding explains is left out: it is not withheld. So is what gains too little,
+    unless `small`.
     """
     return [
         f"{clean(o.code)}: {clean(o.withheld)} Not reported ({clean(o.reason)})."
         for o in diagnosis.rules
-        if o.status == "silent" and o.withheld and o.reason and not o.reason.startswith(_EXPLAINED)
+        if o.status == "silent"
+        and o.withheld
+        and o.reason
+        and not o.reason.startswith(_EXPLAINED)
+        and (small or not o.reason.startswith(_TOO_LITTLE))
     ]
 
 
 _EXPLAINED = "explained by "
+_TOO_LITTLE = "the fix would gain less than"
 
 
 def inputs(infos: Sequence[InputInfo]) -> list[str]:

@@ -175,7 +175,7 @@ def _rules(page: Page, diagnosis: Diagnosis, options: RenderOptions) -> None:
 
 
 def _withheld(page: Page, diagnosis: Diagnosis, options: RenderOptions) -> None:
-    found = phrases.withheld(diagnosis)
+    found = phrases.withheld(diagnosis, small=options.verbose)
     for line in found if options.verbose else found[:SHOWN_WITHHELD]:
         _bullet(page, line)
     if len(found) > SHOWN_WITHHELD and not options.verbose:
