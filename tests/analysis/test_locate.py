@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from kinetoscope.analysis.locate import Locator, _add
+from kinetoscope.analysis.locate import Locator, _add, _chosen
 from kinetoscope.result import Location
 from kinetoscope.testing import TraceBuilder
 from kinetoscope.trace.kinds import Kind
@@ -65,3 +65,14 @@ def test_a_generator_is_in_the_function_around_it() -> None:
     rows = np.flatnonzero(trace.column("kind") == Kind.CPU_OP)
     place = Locator(trace).locations(rows, trace.column("dur_ns")[rows])[0]
     assert (place.file, place.line, place.function) == ("train.py", 42, "clip")
+
+
+def test_many_small_rows_outweigh_a_few_large_ones() -> None:
+    # Function 3: 9,000 rows of 2 ns = 18,000. Function 7: 10 rows of 1,000 ns = 10,000.
+    name = np.repeat(np.array([3, 7], dtype=np.int64), [9000, 10])
+    weights = np.where(name == 3, 2, 1000)
+    some, scaled = _chosen(name, weights)
+    chosen = np.array(some)
+    assert chosen.size < 1000
+    assert scaled[chosen][name[chosen] == 3].sum() == 18_000
+    assert scaled[chosen][name[chosen] == 7].sum() == 10_000

@@ -100,7 +100,7 @@ class Locator:
         node = self.nodes(rows)
         module = np.where(node >= 0, self._trace.tree.module[np.maximum(node, 0)], -1)
         name = np.where(frames >= 0, self._names[self._trace.tree.rows[np.maximum(frames, 0)]], -1)
-        some = range(rows.size) if rows.size <= _MOST_ROWS else _heaviest(weights)
+        some, weights = _chosen(name, weights)
         line = self._lines(node, frames, some)
         found: dict[tuple[int, str | None, int], list[int]] = {}
         for i in some:
@@ -275,10 +275,26 @@ _SPARE = 3
 _DEEPEST = 4
 """Modules named at most, from the inside."""
 _MOST_ROWS = 5000
+_MOST_FUNCTIONS = 10
+_MOST_OF_ONE = 500
 
 
-def _heaviest(weights: IntArray) -> list[int]:
-    return [int(i) for i in np.argsort(-weights, kind="stable")[:_MOST_ROWS]]
+def _chosen(name: IntArray, weights: IntArray) -> tuple[Sequence[int], IntArray]:
+    """Rows to look at, and weights by which they stand for all rows of their functions.
+
+    A function of many small rows may weigh more than one of a few large ones.
+    """
+    if name.size <= _MOST_ROWS:
+        return range(name.size), weights
+    total = np.bincount(name + 1, weights=weights)
+    some: list[int] = []
+    scaled = weights.copy()
+    for function in np.argsort(-total, kind="stable")[:_MOST_FUNCTIONS] - 1:
+        mine = np.flatnonzero(name == function)
+        mine = mine[np.argsort(-weights[mine], kind="stable")[:_MOST_OF_ONE]]
+        scaled[mine] = np.rint(weights[mine] * (total[function + 1] / max(weights[mine].sum(), 1)))
+        some.extend(mine.tolist())
+    return some, scaled
 
 
 def _class_of(name: str) -> str:
