@@ -74,9 +74,6 @@ def test_numbers_are_defined(open_page: Open) -> None:
     assert page.get_attribute(".legend .num:focus", "aria-describedby") == "tip"
 
 
-@pytest.mark.skip(
-    reason="the button is not found in time; whether page or test is at fault is open"
-)
 def test_findings_lead_to_the_timeline(open_page: Open) -> None:
     page = open_page("training")
     before = _scene(page)

@@ -114,11 +114,12 @@ function gainBlock(page: Document_, finding: Finding, words: FindingWords, most:
   return box;
 }
 
-/** Adds what only the recording knows: the call path, and the way to the timeline. */
-export function connect(page: Document_, hooks: FindingHooks): void {
+/** Adds to the findings what only the recording knows: the call path, and the way to the timeline.
+ * `found` need not be in the page yet. */
+export function connect(page: Document_, found: HTMLElement, hooks: FindingHooks): void {
   page.result.findings.forEach((_, i) => {
     const focus = hooks.focusOf(i);
-    const box = document.getElementById(`path-${i}`);
+    const box = found.querySelector(`#path-${i}`);
     if (!focus || !box) return;
     if (focus.path.length > 1) {
       const list = h("ol", { class: "callpath" });

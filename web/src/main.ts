@@ -42,7 +42,8 @@ function resultPlan(page: Document_): Plan {
     rest: (problem, opened) => {
       const view = opened as Opened<View> | null;
       const known = view && view.view.version === VIEW_VERSION ? view : null;
-      return [findings(page), ...sections(page, known, problem || NO_VIEW)];
+      const found = findings(page);
+      return [found, ...sections(page, found, known, problem || NO_VIEW)];
     },
   };
 }
@@ -104,7 +105,7 @@ function nextFrame(): Promise<void> {
   return new Promise((resolve) => requestAnimationFrame(() => window.setTimeout(resolve, 0)));
 }
 
-function sections(page: Document_, opened: Opened | null, without: string): HTMLElement[] {
+function sections(page: Document_, found: HTMLElement, opened: Opened | null, without: string): HTMLElement[] {
   const view = opened?.view ?? null;
   const all: HTMLElement[] = [];
   const add = (id: string, title: string, lead: string, content: () => (HTMLElement | null)[] | string): void => {
@@ -117,7 +118,7 @@ function sections(page: Document_, opened: Opened | null, without: string): HTML
   add("timeline", "Timeline", "What ran when, and why the device was idle in between.", () => {
     if (!view!.timeline || !view!.timeline.lanes.length) return "The recording has no events on a thread or a device.";
     const timeline = new TimelineView(opened!);
-    connect(page, {
+    connect(page, found, {
       focusOf: (finding) => view!.focus.find((focus) => focus.finding === finding),
       showInTimeline: (focus) => timeline.show(focus),
     });

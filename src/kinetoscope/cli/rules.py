@@ -63,8 +63,10 @@ def _unknown(rules: Sequence[Rule], code: str) -> None:
     from kinetoscope.errors import UsageError
 
     names = {rule.code: rule.code for rule in rules} | {rule.name: rule.code for rule in rules}
-    close = get_close_matches(code.upper(), [r.code for r in rules], n=3, cutoff=0.6)
-    close += get_close_matches(code.lower(), [r.name for r in rules], n=3, cutoff=0.5)
+    codes = [rule.code for rule in rules]
+    look_alike = code[:2].upper() + code[2:].upper().translate(str.maketrans("OIL", "011"))
+    close = [look_alike] if look_alike in codes else get_close_matches(code.upper(), codes)
+    close += get_close_matches(code.lower(), [r.name for r in rules], cutoff=0.5)
     near = ", ".join(dict.fromkeys(names[name] for name in close))
     raise UsageError(
         f"there is no rule {code}",
