@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 
+import msgspec
 import pytest
 
 from kinetoscope.errors import UsageError
 from kinetoscope.experiments.plan import plan
 from kinetoscope.experiments.registry import all_remedies, remedies_for, remedy_of
-from kinetoscope.experiments.remedy import RELATIVE, Facts
+from kinetoscope.experiments.remedy import RELATIVE, Facts, named
+from kinetoscope.result import Gain, RuleOutcome
 from kinetoscope.rules.registry import all_rules
 from tests import results
 
@@ -42,7 +44,7 @@ def test_each_remedy_is_complete(remedy: object) -> None:
 def test_rules_name_remedies_that_exist_and_no_remedy_is_out_of_reach() -> None:
     ids = [remedy.id for remedy in all_remedies()]
     assert len(set(ids)) == len(ids)
-    named = {name for rule in all_rules() for name in rule.remedies}
+    named = {name.partition("=")[0] for rule in all_rules() for name in rule.remedies}
     assert named <= set(ids)
     assert [r.id for r in all_remedies() if not r.general and r.id not in named] == []
 
@@ -67,6 +69,40 @@ def test_the_diagnosis_orders_the_plan() -> None:
     assert skipped["pin-memory"] == "needs a GPU"
     assert skipped["batch-size"].startswith("only for inference")
     assert skipped["garbage-collection"] == "no finding recommends it"
+
+
+SERVING = Facts(device="cuda", parameters=10, dtypes=("float32",), grad_enabled=False, batch=1)
+GRAPH = Gain(low=3.0, mid=6.0, high=8.0, basis="replay")
+
+
+def test_an_explained_finding_still_predicts_what_its_remedy_gains() -> None:
+    silent = RuleOutcome("FW501", "silent", "explained by IN603", "launches", GRAPH)
+    found = plan(SERVING, results.diagnosis(findings=(), rules=(silent,)))
+    by_name = {named(c.remedy, c.value): c for c in found.candidates}
+    assert by_name["cuda-graph"].predicted == GRAPH
+    assert by_name["cuda-graph"].codes == ("FW501",)
+    assert found.candidates[0].predicted == GRAPH
+
+
+def test_the_gain_of_graphs_is_promised_to_the_mode_that_makes_them() -> None:
+    silent = RuleOutcome("FW501", "silent", "explained by IN603", "launches", GRAPH)
+    found = plan(SERVING, results.diagnosis(findings=(), rules=(silent,)))
+    by_name = {named(c.remedy, c.value): c for c in found.candidates}
+    assert by_name["compile=reduce-overhead"].predicted == GRAPH
+    assert by_name["compile=default"].predicted is None
+    assert [named(r, v) for r, v in remedies_for(["FW501"])] == [
+        "compile=reduce-overhead",
+        "cuda-graph",
+    ]
+
+
+def test_a_remedy_is_tried_alone_so_its_own_gain_is_predicted() -> None:
+    """A general finding that comes after its cause states what is left; tune measures all of it."""
+    left = msgspec.structs.replace(results.LOADER, gain=Gain(1.0, 1.2, 1.4, "replay"))
+    alone = Gain(2.9, 4.6, 5.4, "replay")
+    rules = (RuleOutcome("DL101", "fired", gain=alone),)
+    found = plan(TRAINING, results.diagnosis(findings=(left,), rules=rules))
+    assert found.candidates[0].predicted == alone
 
 
 def test_what_is_on_already_is_not_tried() -> None:

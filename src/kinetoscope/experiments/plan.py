@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from kinetoscope.experiments.registry import all_remedies
 from kinetoscope.experiments.remedy import Facts, Remedy
 from kinetoscope.result import Diagnosis, Gain
+from kinetoscope.rules.registry import all_rules
 
 
 @dataclass(frozen=True)
@@ -49,33 +50,67 @@ def plan(
         skip: ids to leave out.
     """
     wanted = list(chosen) or [(remedy, "") for remedy in all_remedies()]
+    promises = _promises(diagnosis)
     skipped: list[tuple[Remedy, str]] = []
     found: list[Candidate] = []
     for remedy, value in wanted:
         if remedy.id in skip:
             continue
-        codes, predicted = _recommended(remedy, diagnosis)
         reason = remedy.applies(facts)
-        if not reason and not chosen and not codes and not remedy.general:
+        if not reason and not chosen and remedy.id not in promises and not remedy.general:
             reason = "no finding recommends it"
         values = (value,) if value else (() if reason else remedy.values(facts))
         if not reason and not values:
             reason = "there is no other value to try"
         if reason:
             skipped.append((remedy, reason))
-        found += [Candidate(remedy, v, codes, predicted) for v in values if not reason]
+        found += [
+            Candidate(remedy, v, *_recommended(v, promises.get(remedy.id, ())))
+            for v in values
+            if not reason
+        ]
     # Python's sort is stable: remedies that no finding recommends keep their order.
     found.sort(key=lambda c: -(c.predicted.mid if c.predicted else 1.0))
     return Plan(tuple(found), tuple(skipped))
 
 
-def _recommended(
-    remedy: Remedy, diagnosis: Diagnosis | None
-) -> tuple[tuple[str, ...], Gain | None]:
-    if diagnosis is None:
-        return (), None
-    mine = [f for f in diagnosis.findings if remedy.id in f.remedies]
+@dataclass(frozen=True)
+class _Promise:
+    """What one rule says of one remedy; `value` is "" where it means all of its parameters."""
+
+    value: str
+    code: str
+    gain: Gain
+
+
+def _promises(diagnosis: Diagnosis | None) -> Mapping[str, Sequence[_Promise]]:
+    """What the rules that found something promise, by remedy.
+
+    A rule counts also where another finding explains the same time: a graph makes single requests
+    faster although the finding advises to batch them.
+    """
+    found: dict[str, list[_Promise]] = {}
+    for code, names, gain in _gains(diagnosis) if diagnosis else ():
+        for name in names:
+            remedy, _, value = name.partition("=")
+            found.setdefault(remedy, []).append(_Promise(value, code, gain))
+    return found
+
+
+def _gains(diagnosis: Diagnosis) -> Iterator[tuple[str, tuple[str, ...], Gain]]:
+    """Code, remedies and gain of each fix alone; of older documents those of the findings."""
+    rules = {rule.code: rule.remedies for rule in all_rules()}
+    alone = {outcome.code: outcome.gain for outcome in diagnosis.rules if outcome.gain}
+    for finding in diagnosis.findings:
+        yield finding.code, finding.remedies, alone.pop(finding.code, finding.gain)
+    for code, gain in alone.items():
+        yield code, rules.get(code, ()), gain
+
+
+def _recommended(value: str, promises: Sequence[_Promise]) -> tuple[tuple[str, ...], Gain | None]:
+    """The rules that recommend a parameter, and the largest gain that they promise."""
+    mine = [p for p in promises if p.value in ("", value)]
     if not mine:
         return (), None
-    best = max(mine, key=lambda f: f.gain.mid)
-    return tuple(dict.fromkeys(f.code for f in mine)), best.gain
+    best = max(mine, key=lambda p: p.gain.mid)
+    return tuple(dict.fromkeys(p.code for p in mine)), best.gain

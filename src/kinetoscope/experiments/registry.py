@@ -40,7 +40,13 @@ def remedy_of(name: str) -> tuple[Remedy, str]:
 
 def codes_of(remedy: Remedy) -> tuple[str, ...]:
     """Return the codes of the rules that recommend a remedy; the rules name it."""
-    return tuple(sorted(rule.code for rule in all_rules() if remedy.id in rule.remedies))
+    return tuple(sorted({code for code, id_, _ in _named_by_rules() if id_ == remedy.id}))
+
+
+def _named_by_rules() -> list[tuple[str, str, str]]:
+    """Code, remedy and parameter ("": all of them) of everything that the rules recommend."""
+    named = [(rule.code, name.partition("=")) for rule in all_rules() for name in rule.remedies]
+    return [(code, remedy, value) for code, (remedy, _, value) in named]
 
 
 def remedies_for(names: Sequence[str]) -> list[tuple[Remedy, str]]:
@@ -55,7 +61,12 @@ def remedies_for(names: Sequence[str]) -> list[tuple[Remedy, str]]:
             chosen.append(remedy_of(name))
             continue
         code = name.upper()
-        fitting = [(remedy, "") for remedy in all_remedies() if code in codes_of(remedy)]
+        fitting = [
+            (remedy, value)
+            for remedy in all_remedies()
+            for of, id_, value in _named_by_rules()
+            if of == code and id_ == remedy.id
+        ]
         if not fitting:
             raise UsageError(
                 f"no remedy can be applied from outside for {code}",

@@ -199,12 +199,15 @@ class RuleOutcome(msgspec.Struct, frozen=True):
     Attributes:
         reason: why it is silent although something was found, could not look, or failed.
         withheld: what a silent rule found.
+        gain: what its fix gains alone, also where another finding explains the same time, or comes
+            first; None where nothing was found, or the fix is in place.
     """
 
     code: str
     status: RuleStatus
     reason: str | None = None
     withheld: str | None = None
+    gain: Gain | None = None
 
 
 class Diagnosis(msgspec.Struct, frozen=True):

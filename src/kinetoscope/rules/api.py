@@ -103,7 +103,8 @@ class Rule:
         examples: at least one that fires and one that does not.
         evidence: E reproduced on CPU, T seen in real device traces, S read in source, L hint.
         references: where the pattern and its fix are described.
-        remedies: ids of the experiments that can try the fix without editing the program.
+        remedies: ids of the experiments that can try the fix without editing the program, with the
+            parameter that the gain is of (`compile=reduce-overhead`) where only one is meant.
         preview: off by default until a recording proves it.
     """
 
@@ -160,7 +161,8 @@ def _no_gain(rule: Rule, analysis: Analysis) -> str:
 class Outcome:
     """What one rule said about one trace.
 
-    `withheld` is what a silent rule found and did not report; `reason` says why.
+    `withheld` is what a silent rule found and did not report; `reason` says why. `alone` is what
+    its fix gains where another finding explains the same time.
     """
 
     rule: Rule
@@ -169,15 +171,25 @@ class Outcome:
     reason: str | None = None
     error: Exception | None = None
     withheld: str | None = None
+    alone: Gain | None = None
 
     def silenced(self, reason: str) -> Outcome:
         """The outcome without its hits, and why."""
         found = self.hits[0].message if self.hits else self.withheld
         return replace(self, status="silent", hits=(), reason=reason, withheld=found)
 
+    def explained_by(self, code: str) -> Outcome:
+        """The outcome when another finding explains its time: the fix gains what it gained."""
+        return replace(self.silenced(f"explained by {code}"), alone=self._best_gain())
+
     def record(self) -> RuleOutcome:
         """The line of the result's `rules`."""
-        return RuleOutcome(self.rule.code, self.status, self.reason, self.withheld)
+        gain = self._best_gain() if self.hits else self.alone
+        return RuleOutcome(self.rule.code, self.status, self.reason, self.withheld, gain)
+
+    def _best_gain(self) -> Gain | None:
+        gains = [f.gain for f in self.findings if f.gain.basis != "none"]
+        return max(gains, key=lambda gain: gain.mid, default=None)
 
     @property
     def findings(self) -> tuple[Finding, ...]:

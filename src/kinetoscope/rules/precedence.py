@@ -149,7 +149,7 @@ def _absorb(strong: Outcome, weak: Outcome, share: float) -> Outcome:
         return weak
     if kept:
         return replace(weak, hits=kept)
-    return weak.silenced(f"explained by {strong.rule.code}")
+    return weak.explained_by(strong.rule.code)
 
 
 def _explains(strong: Hit, weak: Hit, share: float) -> bool:

@@ -7,7 +7,8 @@ number of elements, each long enough to be bound by memory bandwidth.
 ## Why it matters
 Every kernel of the chain reads its input from device memory and writes its result back. One fused
 kernel reads the first input, keeps the rest in registers and writes the last result: a chain of n
-kernels becomes up to n times as fast.
+kernels becomes up to n times as fast. The host gains as much where it sets the pace: compiled code
+calls one kernel instead of n operators, with the Python and the autograd nodes between them.
 
 ## How to fix it
 `torch.compile` the function or module with the chain. By hand: fused operators (`F.gelu(x,
@@ -31,6 +32,7 @@ import numpy.typing as npt
 from kinetoscope.analysis import Analysis
 from kinetoscope.metrics.chains import Chains, pointwise_chains
 from kinetoscope.metrics.device_ops import args_of
+from kinetoscope.metrics.intervals import Intervals, merge, union
 from kinetoscope.replay import Change
 from kinetoscope.result import Evidence, Fix
 from kinetoscope.result.finding import Severity
@@ -62,9 +64,10 @@ class Thresholds(Options, frozen=True):
     passes: tuple[float, float, float] = (1.5, 1.15, 0.6)
     """Time of the fused kernel over that of the chain's longest kernel; more at worst where many
     operators of the chain take two tensors."""
-    host_saved: tuple[float, float, float] = (0.3, 0.6, 0.9)
-    """Part of the operators' host time that compiled code saves: it checks its guards and launches
-    one kernel."""
+    host_left: tuple[float, float, float] = (1.4, 0.8, 0.2)
+    """What calling the fused kernel costs the host beside the launch that stays, in operators of
+    the chain: however long the chain was, compiled code checks its guards and launches one
+    kernel."""
     dominant: float = 0.4
     """Share of the busy time below which the finding is at most medium: every eager model has
     some unfused pointwise work, and compiling it gains what the replay says, but it is no fault
@@ -86,8 +89,9 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
         return
     first, others = _split(chains, good)
     drop = _calls(chains, first, others)
-    host = host_of(analysis, chains.work, others)
+    host = merge(host_of(analysis, chains.work, others), _between(analysis, chains, good))
     spent = per_step_ns(analysis, rows)
+    left = int(good.sum()) / max(others.size, 1)
     low, mid, high = options.passes
     worst = np.maximum(_worst_passes(chains), low)
     passes = [worst * longest, mid * longest, high * longest]
@@ -120,9 +124,9 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
                     ),
                     drop_calls=drop,
                     host_cut=host,
-                    host_cut_factor=saved,
+                    host_cut_factor=max(1.0 - kept_ops * left, 0.0),
                 )
-                for fused, saved in zip(passes, options.host_saved, strict=True)
+                for fused, kept_ops in zip(passes, options.host_left, strict=True)
             )
         ),
         confidence=0.7,
@@ -164,6 +168,26 @@ def _calls(chains: Chains, first: IntArray, others: IntArray) -> IntArray:
     """Calls that launched the others and nothing else."""
     calls = np.setdiff1d(chains.work.call[others], chains.work.call[first])
     return calls[calls >= 0]
+
+
+_BETWEEN_NS = 300_000
+"""More host time than this between two operators of a chain is work of the program, recorded with
+stacks as it may be."""
+
+
+def _between(analysis: Analysis, chains: Chains, good: npt.NDArray[np.bool_]) -> Intervals:
+    """Host time between the operators of each chain: Python, modules, nodes of autograd.
+
+    Compiled code runs none of it: it calls its kernels from one generated function.
+    """
+    op = np.maximum(chains.work.op[chains.members], 0)
+    start = analysis.trace.column("ts_ns")[op]
+    end = start + analysis.trace.column("dur_ns")[op]
+    lane = analysis.trace.column("thread")[op]
+    next_one = (chains.chain[1:] == chains.chain[:-1]) & (lane[1:] == lane[:-1])
+    gap = start[1:] - end[:-1]
+    mine = next_one & good[chains.chain[1:]] & (gap > 0) & (gap <= _BETWEEN_NS)
+    return union(end[:-1][mine], start[1:][mine])
 
 
 def _per_step(analysis: Analysis, rows: IntArray) -> int:

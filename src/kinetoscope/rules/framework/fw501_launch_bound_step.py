@@ -135,7 +135,7 @@ RULE = Rule(
     options=Thresholds(),
     needs=frozenset({"device", "launches", "ops"}),
     evidence="TE",
-    remedies=("compile", "cuda-graph"),
+    remedies=("compile=reduce-overhead", "cuda-graph"),
     references=(
         "https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-graphs",
         "https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html",

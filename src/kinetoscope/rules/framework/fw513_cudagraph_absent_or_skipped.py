@@ -120,7 +120,7 @@ RULE = Rule(
     options=Thresholds(),
     needs=frozenset({"device", "launches", "ops"}),
     evidence="ST",
-    remedies=("compile", "cuda-graph"),
+    remedies=("compile=reduce-overhead", "cuda-graph"),
     references=(
         "https://docs.pytorch.org/docs/stable/generated/torch.compile.html",
         "https://docs.pytorch.org/docs/stable/torch.compiler_cudagraph_trees.html",
