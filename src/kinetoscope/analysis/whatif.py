@@ -130,7 +130,7 @@ class WhatIf:
         most = max(base(slow_f) - after(HIGH, slow_f), 0.0)
         lows = [base(slow_f) / slowest, 1 + likely / slowest, base(fast_f) / after(LOW, fast_f)]
         highs = [base(fast_f) / fastest, base(mid_f) / fastest, base(slow_f) / after(HIGH, slow_f)]
-        highs += [1 + most / fastest, self._at_most(base(mid_f), after(HIGH, mid_f))]
+        highs += [1 + most / fastest, self._at_most(base(mid_f), replays)]
         bottom = max(min(*lows, middle) / replays.slack, 1.0)
         top = max(*highs, middle) * replays.slack
         low, mid, high = round(bottom, 3), round(middle, 3), round(top, 3)
@@ -144,7 +144,7 @@ class WhatIf:
             together=together,
         )
 
-    def _at_most(self, base: float, after: float) -> float:
+    def _at_most(self, base: float, replays: _Replays) -> float:
         """Speed-up when all that the profiler does not explain is in what the change leaves.
 
         A window can be slower than the known step by more than its events cost: the machine was
@@ -153,6 +153,7 @@ class WhatIf:
         real = self.analysis.options.real_step_ns
         if real is None or base <= real:
             return 1.0
+        after = replays.after(HIGH, self.deflations[0])
         return real / max(after - (base - real), LEAST * after)
 
     def together(self, gains: Sequence[ReplayedGain]) -> Gain:

@@ -54,6 +54,8 @@ def enclosing(order_key: IntArray, start: IntArray, end: IntArray) -> IntArray:
 def nearest(flag: npt.NDArray[np.bool_], parent: IntArray) -> IntArray:
     """For each node the nearest node on its way up (itself included) with `flag`; -1: none."""
     found = np.where(flag, np.arange(flag.size), -1)
+    if not flag.any():
+        return found
     up = parent.copy()
     todo = np.flatnonzero((found < 0) & (up >= 0))
     while todo.size:

@@ -19,9 +19,10 @@ from kinetoscope.trace.trace import IntArray, Trace
 
 def rows_of(trace: Trace, *kinds: Kind) -> IntArray:
     """Rows of the event table with one of these kinds, in time order."""
-    wanted = np.zeros(256, dtype=bool)
-    wanted[list(kinds)] = True
-    return np.flatnonzero(wanted[trace.column("kind")])
+    of_kind = [trace.rows_by_kind[kind] for kind in kinds if kind in trace.rows_by_kind]
+    if len(of_kind) == 1:
+        return of_kind[0]
+    return np.sort(np.concatenate(of_kind)) if of_kind else np.empty(0, dtype=np.int64)
 
 
 def lookup(keys: IntArray, values: IntArray, wanted: IntArray) -> IntArray:

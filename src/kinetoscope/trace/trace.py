@@ -123,6 +123,16 @@ class Trace:
         return self.events.get_column(name).to_numpy()
 
     @cached_property
+    def rows_by_kind(self) -> dict[int, IntArray]:
+        """Rows of the event table with each `Kind` that occurs, in time order, read-only."""
+        kinds = self.column("kind")
+        order = np.argsort(kinds, kind="stable")  # counts, for bytes
+        order.flags.writeable = False
+        ends = np.cumsum(np.bincount(kinds, minlength=1))
+        rows = np.split(order, ends[:-1])
+        return {kind: mine for kind, mine in enumerate(rows) if mine.size}
+
+    @cached_property
     def sidecar(self) -> Sidecar | None:
         """What our own capture measured and wrote into the file; None for other recordings."""
         from kinetoscope.trace.captured import sidecar_of
