@@ -14,7 +14,7 @@ from zoo.programs.fresh_parts import BF16, Block, adamw, conv, mixed, trunk
 @case(
     "a protein model trained in full single precision",
     "compute",
-    codes=("cause: float32 matrix products without tensor cores",),
+    codes=("CP201",),
     functions=("learn_folds",),
 )
 def f_proteins_fp32(fixed):
@@ -51,7 +51,7 @@ class Residual(nn.Module):
     "a convolutional net in half precision with channels before pixels",
     "compute",
     also=("memory",),
-    codes=("cause: NCHW layout, cuDNN converts around each convolution",),
+    codes=("CP208", "CP222"),
     functions=("sort_cells",),
 )
 def f_cells_channels_first(fixed):
@@ -89,7 +89,7 @@ def widen(net, genes, width):
 @case(
     "an odd number of genes as the width of the largest matrix products",
     "compute",
-    codes=("cause: odd sizes of matrix products in bfloat16",),
+    codes=("CP202",),
     functions=("learn_genes",),
 )
 def f_genes_odd_width(fixed):
@@ -137,7 +137,7 @@ class Reader(Block):
     "reviews read with attention whose scores are all written to memory",
     "memory",
     also=("compute",),
-    codes=("cause: unfused attention",),
+    codes=("CP206",),
     functions=("attend_by_hand", "learn_stars"),
     plant_in="attend_by_hand",
 )
@@ -207,7 +207,7 @@ class Mix(nn.Module):
     "tides forecast in double precision because the table of levels came from NumPy",
     "compute",
     also=("memory",),
-    codes=("cause: float64 throughout the model",),
+    codes=("CP211",),
     functions=("learn_tides", "forward"),
 )
 def f_tides_double(fixed):

@@ -47,7 +47,7 @@ class Slices(Dataset):
 @case(
     "slices of scans unpacked by a loader without worker processes",
     "data_loading",
-    codes=("cause: DataLoader with num_workers=0",),
+    codes=("DL101", "DL108"),
     functions=("__getitem__", "learn_outlines"),
 )
 def f_scans_no_workers(fixed):
@@ -91,7 +91,7 @@ class Songs(Dataset):
 @case(
     "spectra of songs made by three workers where the graphics card needs more",
     "data_loading",
-    codes=("cause: DataLoader with too few workers",),
+    codes=("DL102",),
     functions=("tag_songs",),
 )
 def f_songs_three_workers(fixed):
@@ -159,7 +159,7 @@ def collate_tensors(samples):
 @case(
     "batches of notes padded as lists of Python numbers in the loader's workers",
     "data_loading",
-    codes=("cause: expensive collate function in the loader",),
+    codes=("DL102", "DL108"),
     functions=("collate_lists", "sort_notes"),
     plant_in="collate_lists",
 )
@@ -219,7 +219,7 @@ class Leaves(Dataset):
 @case(
     "films read from a small file for each picture",
     "data_loading",
-    codes=("cause: many small files opened per sample",),
+    codes=("DL101", "DL102", "DL108"),
     functions=("__getitem__", "learn_leaves"),
     plant_in="Leaves.__getitem__",
 )
@@ -252,7 +252,7 @@ def f_leaves_small_files(fixed):
     "satellite tiles sent to the card from pageable memory",
     "data_loading",
     also=("framework", "memory"),
-    codes=("cause: host-to-device copy from pageable memory",),
+    codes=("DL105",),
     functions=("learn_fields",),
 )
 def f_tiles_pageable(fixed):
@@ -297,7 +297,7 @@ def bandpass(traces, low, high):
     "seismograms filtered on the processor by the thread that trains",
     "data_loading",
     also=("framework",),
-    codes=("cause: CPU preprocessing in the training thread",),
+    codes=("DL104",),
     functions=("bandpass", "learn_arrivals"),
 )
 def f_quakes_filtered_on_host(fixed):

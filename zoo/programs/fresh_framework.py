@@ -25,7 +25,7 @@ def log_together(net, total):
 @case(
     "the gradient norm of every parameter brought to the host for the log",
     "framework",
-    codes=("cause: a synchronising read per parameter and step, for logging",),
+    codes=("FW503",),
     functions=("log_each", "learn_roads"),
     plant_in="log_each",
 )
@@ -62,7 +62,7 @@ def f_roads_norms_logged(fixed):
 @case(
     "a deep model of demand whose optimiser updates one tensor after another",
     "framework",
-    codes=("cause: optimiser loops over tensors (foreach=False, not fused)",),
+    codes=("FW507", "CP227"),
     functions=("learn_demand",),
 )
 def f_demand_optimizer_loop(fixed):
@@ -105,7 +105,7 @@ def step_by_step(lstm, x):
 @case(
     "the hours of patients run through an LSTM written as a Python loop",
     "framework",
-    codes=("cause: Python loop over time, many small kernels",),
+    codes=("FW516", "FW501", "FW502", "CP214"),
     functions=("step_by_step", "foresee_sepsis"),
     plant_in="step_by_step",
 )
@@ -158,7 +158,7 @@ class Poles(nn.Module):
 @case(
     "a compiled simulation that counts its steps in a Python number and is compiled anew for each",
     "framework",
-    codes=("cause: recompilation up to the limit (integer on a module), then eager",),
+    codes=("FW511", "FW512"),
     functions=("forward", "play"),
     plant_in="Poles.forward",
 )
@@ -205,7 +205,7 @@ class Layer(nn.Module):
 @case(
     "a compiled solver whose layers each ask the host whether a value is too large",
     "framework",
-    codes=("cause: graph breaks in a compiled model at .item()",),
+    codes=("FW510", "FW503"),
     functions=("forward", "learn_heat"),
     plant_in="Layer.forward",
 )

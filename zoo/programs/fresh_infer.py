@@ -61,7 +61,7 @@ class Chain:
 @case(
     "talks continued with a store of keys and values that is copied for every letter",
     "memory",
-    codes=("cause: KV cache grown with torch.cat",),
+    codes=("MM316", "IN605", "MM309"),
     functions=("add", "continue_talks"),
     plant_in="Chain.add",
     marks=False,
@@ -125,7 +125,7 @@ def f_in_recipes_no_cache(fixed):
 @case(
     "the faces of a picture described one after another",
     "framework",
-    codes=("cause: batch of one in a loop",),
+    codes=("IN603", "FW501"),
     functions=("name_faces",),
     marks=False,
 )
@@ -159,7 +159,7 @@ def f_in_faces_one_by_one(fixed):
 @case(
     "the pose of an arm estimated for each picture with every kernel launched anew",
     "framework",
-    codes=("cause: launch-bound at batch one, no CUDA graph",),
+    codes=("FW501", "IN602", "IN603"),
     functions=("see_arm", "steer_arm"),
     marks=False,
 )

@@ -37,7 +37,7 @@ class Sky(nn.Module):
 @case(
     "clouds foreseen with layer norms written out in single precision",
     "memory",
-    codes=("cause: chain of element-wise kernels instead of a fused layer norm",),
+    codes=("CP219", "CP212"),
     functions=("forward", "foresee_clouds"),
     plant_in="NormByHand.forward",
 )
@@ -83,7 +83,7 @@ class Pool(nn.Module):
     "maps of roofs turned from channels first to channels last and back in every layer",
     "memory",
     also=("compute",),
-    codes=("cause: copies that transpose the layout in every layer",),
+    codes=("CP222", "MM309", "CP208"),
     functions=("channels_first", "forward", "learn_roofs"),
     plant_in="Pool.channels_first",
 )
@@ -132,7 +132,7 @@ def citations(papers, links, fixed):
 @case(
     "labels of papers spread over citations that are gathered one row a link",
     "memory",
-    codes=("cause: gather and index_add over edges instead of a sparse product",),
+    codes=("CP216",),
     functions=("spread_gathered", "spread_labels"),
     plant_in="spread_gathered",
     marks=False,
@@ -161,7 +161,7 @@ def f_papers_gathered(fixed):
     "sketches learnt with the cache of the allocator emptied after every step",
     "framework",
     also=("memory",),
-    codes=("cause: torch.cuda.empty_cache() in every step",),
+    codes=("MM303", "MM302"),
     functions=("learn_sketches",),
 )
 def f_sketches_cache_emptied(fixed):
@@ -200,7 +200,7 @@ def need(parts):
     "a batch that does not fit tried as a whole in every step before it is halved",
     "memory",
     also=("framework", "compute"),
-    codes=("cause: out of memory caught and retried in every step",),
+    codes=("MM303", "MM313", "MM302"),
     functions=("learn_letters", "accumulate"),
     active=3,
 )
