@@ -17,6 +17,7 @@ from kinetoscope.analysis.captured import (
     with_worker_lines,
 )
 from kinetoscope.analysis.job import leading
+from kinetoscope.analysis.path import critical_path_of
 from kinetoscope.analysis.profile import profile
 from kinetoscope.analysis.utilisation import utilisation
 from kinetoscope.analysis.variation import variation, variation_notes
@@ -176,6 +177,7 @@ def examine_job(
         profile=profile(analyses, lead, world_size=job.world_size),
         together=together,
         utilisation=utilisation(lead),
+        critical_path=critical_path_of(lead),
     )
     return Examined(diagnosis, lead, analyses)
 

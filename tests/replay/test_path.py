@@ -8,11 +8,14 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kinetoscope.analysis import Analysis
+from kinetoscope.analysis import Analysis, AnalysisOptions
+from kinetoscope.analysis.path import critical_path_of
 from kinetoscope.metrics.critical_path import step_path
 from kinetoscope.metrics.intervals import empty
 from kinetoscope.replay import Model, timeline
 from kinetoscope.replay.path import Piece, critical_path
+from kinetoscope.report import phrases
+from kinetoscope.result import PathShare
 from kinetoscope.testing import TraceBuilder
 
 _LEAST_WAIT = 1500
@@ -150,6 +153,19 @@ def test_the_parts_of_the_median_step_sum_to_it() -> None:
     assert parts["train.py(1): think"] == 500_000
     assert parts["train.py(9): log"] == 80_000
     assert parts["launch latency"] == 10_000
+
+
+def test_the_result_holds_the_path() -> None:
+    unprofiled = AnalysisOptions(real_step_ns=1_000_000)
+    path = critical_path_of(Analysis(_steps(400).trace, unprofiled))
+    assert path is not None
+    assert path.step_ns == 1_000_000
+    # All but the kernel, the launch latency of 10 us, and 2 us until the wait for it returns.
+    assert path.host_ns == 588_000
+    assert path.parts[0] == PathShare("framework", "train.py(1): think", "host", 500_000)
+    assert PathShare("compute", "aten::mm", "device", 400_000) in path.parts
+    words = phrases.critical_path(path)
+    assert words.startswith("host 59 %, device 41 % of 1.00 ms; longest: train.py(1): think 50 %")
 
 
 def test_what_is_not_on_the_path_is_not_named() -> None:

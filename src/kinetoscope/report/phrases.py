@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from kinetoscope import units
 from kinetoscope.report.text import clean, shorten
 from kinetoscope.result import (
+    CriticalPath,
     DeviceTimeline,
     Diagnosis,
     Evidence,
@@ -139,6 +140,20 @@ def together(diagnosis: Diagnosis) -> str:
 
 
 _NUMBERS = {3: "three", 4: "four", 5: "five"}
+
+
+def critical_path(path: CriticalPath, most: int = 6) -> str:
+    """Return who the longest chain of waiting passes through: `host 96 %, device 4 %: ...`."""
+    step = max(path.step_ns, 1)
+    host = path.host_ns / step
+    longest = (
+        f"{clean(shorten(part.label, 60))} {units.percent(part.ns / step)}"
+        for part in path.parts[:most]
+    )
+    return (
+        f"host {units.percent(host)}, device {units.percent(1 - host)} of "
+        f"{units.duration(path.step_ns)}; longest: {', '.join(longest)}"
+    )
 
 
 def place(location: Location) -> str:

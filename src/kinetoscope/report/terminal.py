@@ -29,6 +29,9 @@ def render(diagnosis: Diagnosis, options: RenderOptions) -> str:
     _step(page, diagnosis)
     add_budget(page, diagnosis.budget, verbose=options.verbose)
     _devices(page, diagnosis, options)
+    if options.verbose and diagnosis.critical_path:
+        page.blank()
+        _label(page, "Path", phrases.critical_path(diagnosis.critical_path))
     if options.comparison is not None:
         _since(page, options.comparison)
     _findings(page, diagnosis, options)

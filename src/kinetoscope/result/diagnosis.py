@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -193,6 +193,37 @@ class Utilisation(msgspec.Struct, frozen=True):
     lower_bound: bool = False
 
 
+class PathShare(msgspec.Struct, frozen=True):
+    """Time on the critical path that one operator, kernel or doing of the host takes.
+
+    Attributes:
+        class_: as in the budget.
+        label: operator or kernel on the device; what the host does, else.
+        where: who is busy with it.
+    """
+
+    class_: BudgetClass = msgspec.field(name="class")
+    label: str
+    where: Literal["host", "device"]
+    ns: int
+
+
+class CriticalPath(msgspec.Struct, frozen=True):
+    """The longest chain of waiting through the median step, without the profiler's likely cost.
+
+    Making anything else faster gains nothing.
+
+    Attributes:
+        step_ns: length of that step in the replay.
+        host_ns: part of it that the host is busy with; the rest is the device's.
+        parts: the largest, longest first; the small ones are left out.
+    """
+
+    step_ns: int
+    host_ns: int
+    parts: tuple[PathShare, ...]
+
+
 class RuleOutcome(msgspec.Struct, frozen=True):
     """What one rule said about the trace.
 
@@ -217,6 +248,7 @@ class Diagnosis(msgspec.Struct, frozen=True):
         profile: what comparisons are made of; None in documents of versions that had none.
         together: what the first two, three, ... findings gain together.
         utilisation: share of the device's arithmetic in use; None when it is not known.
+        critical_path: of the rank that sets the pace; None without a whole step.
     """
 
     schema_version: int
@@ -233,3 +265,4 @@ class Diagnosis(msgspec.Struct, frozen=True):
     profile: Profile | None = None
     together: tuple[Together, ...] = ()
     utilisation: Utilisation | None = None
+    critical_path: CriticalPath | None = None

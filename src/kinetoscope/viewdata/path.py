@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from kinetoscope.analysis import Analysis
-from kinetoscope.metrics.critical_path import step_path
-from kinetoscope.replay import timeline
+from kinetoscope.analysis.path import whole_path
 from kinetoscope.result.view import Cell, Table, TableColumn
 from kinetoscope.viewdata.names import shorten
 
@@ -25,12 +24,7 @@ def critical_path_table(analysis: Analysis) -> Table:
         TableColumn("time", "ns", "Time on the path in the median step; the rows sum to the step."),
         TableColumn("share", "ratio", "Share of the step."),
     )
-    found = step_path(
-        analysis.trace,
-        analysis.activity,
-        analysis.model,
-        timeline(analysis.model, deflate=analysis.deflations[0]),
-    )
+    found = whole_path(analysis)
     if found is None:
         return Table(
             "path",
