@@ -26,8 +26,13 @@ def runs(*means: float) -> list[list[int]]:
     return [[round(mean * 1e6 * part) for part in (0.98, 1.0, 1.02, 1.0)] for mean in means]
 
 
-def computed(losses: list[float] = LOSSES, scale: float = 1.0, peak: int = 1 << 30) -> Computed:
-    return Computed(losses, [[x * scale for x in row] for row in OUTPUTS], peak, "cpu")
+def computed(
+    losses: list[float] = LOSSES,
+    scale: float = 1.0,
+    peak: int = 1 << 30,
+    device: str = "NVIDIA H200",
+) -> Computed:
+    return Computed(losses, [[x * scale for x in row] for row in OUTPUTS], peak, device)
 
 
 def test_drift_that_hits_both_sides_cancels() -> None:
@@ -63,6 +68,27 @@ def test_what_becomes_of_it(ratio: Ratio, status: str) -> None:
 def test_a_broken_guard_wins_over_any_gain() -> None:
     broken = Guard("loss", "failed", "differs")
     assert status_of(Ratio(2.0, 3.0, 4.0), (broken,)) == ("changes_result", "loss: differs")
+
+
+def test_more_memory_is_no_other_result() -> None:
+    hungry = Guard("memory", "failed", "2 GiB at the peak")
+    assert status_of(Ratio(2.0, 3.0, 4.0), (hungry,))[0] == "too_much_memory"
+    both = (hungry, Guard("outputs", "failed", "differ"))
+    assert status_of(Ratio(2.0, 3.0, 4.0), both)[0] == "changes_result"
+
+
+@pytest.mark.parametrize(
+    ("peak", "status"), [(1 << 30, "passed"), (1600 << 20, "passed"), (3 << 30, "failed")]
+)
+def test_a_compiler_may_take_memory_of_the_process(peak: int, status: str) -> None:
+    before, after = (computed(peak=p, device="CPU") for p in (1 << 30, peak))
+    (found,) = guards([before], after, tolerance="exact", watched=("memory",))
+    assert found.status == status
+
+
+def test_an_effect_beyond_doubt_needs_no_narrow_interval() -> None:
+    assert narrow_enough(Ratio(2.4, 3.0, 3.75), 3)
+    assert not narrow_enough(Ratio(1.04, 1.3, 1.625), 3)
 
 
 @pytest.mark.parametrize(

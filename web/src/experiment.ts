@@ -32,7 +32,7 @@ export function experimentSections(page: ExperimentDocument): HTMLElement[] {
   // The list of sections follows the order in which they are made.
   const groups = [
     group("accepted", "Accepted", "Faster beyond noise, and the results stay the same.", ["accepted"]),
-    group("rejected", "Measured and rejected", "No gain, harmful, or the program computes something else.", ["no_gain", "harmful", "changes_result", "failed"]),
+    group("rejected", "Measured and rejected", "No gain, harmful, much more memory, or the program computes something else.", ["no_gain", "harmful", "changes_result", "too_much_memory", "failed"]),
     group("undecided", "Undecided", "The time budget was spent before the interval was narrow enough.", ["undecided"]),
   ];
   const skipped = all.filter(({ one }) => one.status === "not_applicable");

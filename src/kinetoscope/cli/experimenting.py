@@ -60,6 +60,13 @@ def measuring(function: F) -> F:
             metavar="RESULT",
             help="A saved result of this program; one is made when not given.",
         ),
+        click.option(
+            "--keep-recording",
+            "recording",
+            type=click.Path(dir_okay=False, path_type=Path),
+            metavar="FILE",
+            help="Where to keep the recording that the diagnosis is made of (trace.json.gz).",
+        ),
     )
     for decorator in reversed(decorators):
         function = decorator(function)
@@ -76,6 +83,7 @@ def measured(
     seconds: float,
     processes: int,
     diagnosis: Path | None,
+    recording: Path | None,
 ) -> Experiment:
     """Run the experiment."""
     from kinetoscope._optional import need
@@ -95,6 +103,7 @@ def measured(
         seconds=seconds,
         processes=processes,
         diagnosis=known,
+        recording=recording,
     )
     return tune(list(program), options, _say)
 

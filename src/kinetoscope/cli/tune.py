@@ -39,6 +39,7 @@ def command(
     seconds: float,
     processes: int,
     diagnosis: Path | None,
+    recording: Path | None,
     only: tuple[str, ...],
     skip: tuple[str, ...],
     listed: bool,
@@ -67,6 +68,7 @@ def command(
         seconds=seconds,
         processes=processes,
         diagnosis=diagnosis,
+        recording=recording,
     )
     experimenting.finish(experiment, outputs=outputs, form=form, verbose=verbose, no_color=no_color)
     return exit_codes.OK

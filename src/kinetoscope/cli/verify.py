@@ -39,6 +39,7 @@ def command(
     seconds: float,
     processes: int,
     diagnosis: Path | None,
+    recording: Path | None,
     program: tuple[str, ...],
 ) -> int:
     """Measure the fix of a finding on a program, without editing it.
@@ -58,6 +59,7 @@ def command(
         seconds=seconds,
         processes=processes,
         diagnosis=diagnosis,
+        recording=recording,
     )
     experimenting.finish(experiment, outputs=outputs, form=form, verbose=verbose, no_color=no_color)
     statuses = {trial.status for trial in experiment.trials}

@@ -1,9 +1,11 @@
 """Runs a program once, with remedies installed, and writes what it measured.
 
-    python -m kinetoscope.experiments._child --out FILE [--remedies a=1,b] [--steps N]
-        [--seconds S] [--mark KIND] [--seed N] [--trace FILE] -- script.py [args]
+    python -m kinetoscope.experiments._child --folder DIR --parent PID [--remedies a=1,b]
+        [--steps N] [--seconds S] [--seed N] [--trace] -- script.py [args]
 
-The program's own output goes wherever the caller sent stdout and stderr.
+It imports torch, then waits until it is let go: importing says nothing about the program, and is
+done for several processes at once. The program's own output goes wherever the caller sent stdout
+and stderr.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from typing import Any
 
 from kinetoscope.experiments._hooks import TOP
 from kinetoscope.experiments._observe import Observer
+from kinetoscope.experiments._process import GO, POLL_S, READY
 from kinetoscope.experiments._steps import EndedError, StepTimer, condensed, steady
 from kinetoscope.experiments.registry import remedy_of
 
@@ -34,9 +37,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parse(arguments)
     import torch
 
+    mark = _wait_for_the_turn(options.folder, options.parent)
+    global _born  # noqa: PLW0603 - the process begins anew
+    _born = time.perf_counter_ns()
     _seed(options.seed)
     timer = StepTimer(
-        options.mark or None,
+        mark or None,
         most=options.steps,
         least_ns=int(options.seconds * 1e9),
         synchronize=torch.cuda.synchronize if torch.cuda.is_available() else None,
@@ -49,7 +55,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     TOP.after.append(lambda _module, _args, _output: timer.mark("module"))
     _watch(timer, torch)
     TOP.install()
-    finish = _trace(options.trace, timer, torch) if options.trace else None
+    trace = str(options.folder / "trace.json.gz")
+    finish = _trace(trace, timer, torch) if options.trace else None
     start = time.perf_counter_ns()
     error = _run(options.program)
     if finish is not None:
@@ -58,25 +65,47 @@ def main(arguments: Sequence[str] | None = None) -> int:
         report = _report(timer, observer, torch)
         report["error"] = error
         report["seconds"] = (time.perf_counter_ns() - start) / 1e9
-        Path(options.out).write_text(json.dumps(report), encoding="utf-8")
+        (options.folder / "report.json").write_text(json.dumps(report), encoding="utf-8")
     _leave(torch)
     return 0 if error is None else 1
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m kinetoscope.experiments._child")
-    parser.add_argument("--out", required=True)
+    parser.add_argument("--folder", type=Path, required=True)
+    parser.add_argument("--parent", type=int, required=True)
     parser.add_argument("--remedies", default="")
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--seconds", type=float, default=1.0)
-    parser.add_argument("--mark", default="")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--trace", default="")
+    parser.add_argument("--trace", action="store_true")
     parser.add_argument("program", nargs=argparse.REMAINDER)
     options = parser.parse_args(arguments)
     if options.program[:1] == ["--"]:
         options.program = options.program[1:]
     return options
+
+
+def _wait_for_the_turn(folder: Path, parent: int) -> str:
+    """Say that the imports are done; returns the mark of a step when the parent lets go."""
+    (folder / f"{READY}{os.environ.get('RANK', '0')}").touch()
+    while not (folder / GO).exists():
+        time.sleep(POLL_S)
+        if not folder.exists() or not _alive(parent):
+            sys.exit("not needed any more")
+    return (folder / GO).read_text("utf-8")
+
+
+def _alive(process: int) -> bool:
+    if os.name != "posix":
+        return True
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
 
 
 def _seed(seed: int) -> None:
@@ -193,13 +222,14 @@ def _report(timer: StepTimer, observer: Observer, torch: Any) -> dict[str, Any]:
     }
 
 
-_BORN = time.perf_counter_ns()
+_born = 0
+"""When this process was let go."""
 
 
 def _before_first(timer: StepTimer) -> int:
-    """Time from the start of the process to the first mark: where compilation hides."""
+    """Time from the start of the program to the first mark: where compilation hides."""
     marks = timer.marks[timer.best()]
-    return marks[0] - _BORN if marks else 0
+    return marks[0] - _born if marks else 0
 
 
 def _peak_rss() -> int:

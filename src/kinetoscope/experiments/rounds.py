@@ -53,10 +53,13 @@ def interleave(
         if not todo:
             return
         order = [base, *todo] if turn % 2 == 0 else [*todo, base]
-        for side in order:
+        # The rounds that are certain to come may be prepared as well.
+        coming = [*order, *(order[::-1] if turn + 1 < LEAST_ROUNDS else [])]
+        for at, side in enumerate(order):
             if runner.left_s < until_s and turn >= 1:
                 return
             tell(f"round {turn + 1}: {label(side.chosen)}")
+            runner.prepare([later.chosen for later in coming[at:] if not later.done])
             _run_once(runner, side, turn)
         for side, work in zip(others, works, strict=True):
             side.done = side.done or _decided(base, side, work)

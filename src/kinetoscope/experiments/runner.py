@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
+import shutil
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kinetoscope.errors import KinetoscopeError
+from kinetoscope.experiments._process import Process
 from kinetoscope.experiments.remedy import Facts, Remedy, named
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 Chosen = tuple[tuple[Remedy, str], ...]
 """Remedies with their parameters, installed together; () is the unchanged program."""
 
 LAST_LINES = 5
+GRACE_S = 60.0
+"""Time beyond the budget that a run may take which was begun in time."""
+MOST_AHEAD = 4
+CACHE = "TORCHINDUCTOR_CACHE_DIR"
 
 
 class ProgramError(KinetoscopeError):
@@ -69,6 +76,17 @@ class Runner:
     seed: int = 0
     runs: int = 0
     started: float = field(default_factory=time.monotonic)
+    _waiting: list[tuple[Chosen, Process]] = field(default_factory=list)
+    _caches: tempfile.TemporaryDirectory[str] = field(
+        default_factory=lambda: tempfile.TemporaryDirectory(
+            prefix="kinetoscope-cache-", ignore_cleanup_errors=True
+        )
+    )
+
+    @property
+    def ahead(self) -> int:
+        """How many processes are started together."""
+        return _most_ahead(self.processes)
 
     @property
     def spent_s(self) -> float:
@@ -80,60 +98,100 @@ class Runner:
         """Time that is left."""
         return self.budget_s - self.spent_s
 
-    def run(self, chosen: Chosen = (), *, trace: Path | None = None) -> Outcome:
-        """Run the program once with these remedies."""
-        self.runs += 1
-        with tempfile.TemporaryDirectory(prefix="kinetoscope-") as folder:
-            out, log = Path(folder) / "report.json", Path(folder) / "log.txt"
-            start = time.monotonic()
-            ended = self._start(self._command(chosen, out, trace), chosen, log)
-            seconds = time.monotonic() - start
-            report = json.loads(out.read_text("utf-8")) if out.exists() else None
-            return Outcome(report, _problem(ended, report, log), seconds)
+    def __enter__(self) -> Self:
+        return self
 
-    def _start(self, command: list[str], chosen: Chosen, log: Path) -> int | None:
-        """Run a command; returns its exit code, None when it took too long."""
+    def __exit__(self, *_: object) -> None:
+        for _chosen, process in self._waiting:
+            process.close()
+        self._waiting.clear()
+        self._caches.cleanup()
+
+    def prepare(self, upcoming: Sequence[Chosen]) -> None:
+        """Start the next processes together, and wait until all of them wait for their turn.
+
+        Nothing is started while another process measures: the next batch begins when the last one
+        is used up.
+        """
+        if self._take(upcoming[0], keep=True) is not None:
+            return
+        first = len(self._waiting)
+        self._waiting += [(chosen, self._start(chosen)) for chosen in upcoming[: self.ahead]]
+        for _, process in self._waiting[first:]:
+            process.wait_until_ready(max(self.left_s, 0.0) + GRACE_S)
+
+    def run(self, chosen: Chosen = (), *, save_trace: Path | None = None) -> Outcome:
+        """Run the program once with these remedies; with a path, record it and keep the trace."""
+        self.runs += 1
+        start = time.monotonic()
+        process = self._take(chosen) if save_trace is None else None
+        process = process or self._start(chosen, trace=save_trace is not None)
+        try:
+            code, report = process.finish(self.mark, max(self.left_s, 0.0) + GRACE_S)
+            if save_trace is not None and process.trace.exists():
+                shutil.copyfile(process.trace, save_trace)
+            problem = _problem(code, report, process)
+        finally:
+            process.close()
+        return Outcome(report, problem, time.monotonic() - start)
+
+    def _take(self, chosen: Chosen, *, keep: bool = False) -> Process | None:
+        """The first process that waits with these remedies."""
+        for at, (mine, process) in enumerate(self._waiting):
+            if mine == chosen:
+                if not keep:
+                    del self._waiting[at]
+                return process
+        return None
+
+    def _start(self, chosen: Chosen, *, trace: bool = False) -> Process:
+        return Process(
+            self._command(chosen, trace=trace),
+            self.program,
+            environment=self._environment(chosen),
+            ranks=self.processes,
+        )
+
+    def _environment(self, chosen: Chosen) -> dict[str, str]:
         environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+        if CACHE not in environment:
+            # Of each variant its own: its first run shows what compiling costs, the others need not
+            # wait for it, and neither finds what the user has compiled before.
+            names = [c for c in _label(chosen) if c.isalnum() or c in "-_"]
+            environment[CACHE] = str(Path(self._caches.name) / "".join(names))
         for remedy, value in chosen:
             environment.update(remedy.environment(value))
-        limit = max(self.left_s, 0.0) + 60.0
-        with log.open("wb") as file:
-            try:
-                return subprocess.run(  # noqa: S603 - the user's own program
-                    command,
-                    stdin=subprocess.DEVNULL,
-                    stdout=file,
-                    stderr=subprocess.STDOUT,
-                    env=environment,
-                    timeout=limit,
-                    check=False,
-                ).returncode
-            except subprocess.TimeoutExpired:
-                return None
+        return environment
 
-    def _command(self, chosen: Chosen, out: Path, trace: Path | None) -> list[str]:
+    def _command(self, chosen: Chosen, *, trace: bool) -> list[str]:
         child = ["-m", "kinetoscope.experiments._child"]
         start = [sys.executable]
         if self.processes > 1:
             start += ["-m", "torch.distributed.run", "--standalone"]
             start += [f"--nproc-per-node={self.processes}"]
-        options = ["--out", str(out), "--steps", str(self.steps), "--seconds", str(self.seconds)]
-        options += ["--seed", str(self.seed), "--mark", self.mark]
-        options += ["--remedies", ",".join(named(remedy, value) for remedy, value in chosen)]
-        if trace is not None:
-            options += ["--trace", str(trace)]
-        return [*start, *child, *options, "--", *self.program]
+        options = ["--steps", str(self.steps), "--seconds", str(self.seconds)]
+        options += ["--seed", str(self.seed), "--remedies", _label(chosen)]
+        return [*start, *child, *options, *["--trace"] * trace]
 
 
-def _problem(code: int | None, report: dict[str, Any] | None, log: Path) -> str:
+def _label(chosen: Chosen) -> str:
+    return ",".join(named(remedy, value) for remedy, value in chosen)
+
+
+def _most_ahead(processes: int) -> int:
+    """How many may start together: one a core, and few, as each holds torch in memory."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
+    return max(min(cores // processes, MOST_AHEAD), 1)
+
+
+def _problem(code: int | None, report: dict[str, Any] | None, process: Process) -> str:
     """Why a run says nothing; "" when it is fine."""
     if code is None:
         return "it did not end in time"
     if report is not None and report["error"]:
         return str(report["error"])
     if report is None or code != 0:
-        lines = log.read_text("utf-8", "replace").strip().splitlines()[-LAST_LINES:]
-        return " / ".join(line.strip() for line in lines) or f"it exited with {code}"
+        return " / ".join(process.last_lines(LAST_LINES)) or f"it exited with {code}"
     if len(report["steps"]) < 3:
         return f"only {len(report['steps'])} steady steps were seen ({report['marks']})"
     return ""

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from kinetoscope import units
-from kinetoscope.result.experiment import Experiment
+from kinetoscope.result.experiment import Experiment, TrialStatus
 
 
 def sentence_of(experiment: Experiment) -> str:
     """Return what was found, in one or two sentences."""
     measured = [t for t in experiment.trials if t.status != "not_applicable"]
     best = experiment.combination
-    harmful = [t.remedy for t in measured if t.status == "harmful"]
-    changed = [t.remedy for t in measured if t.status == "changes_result"]
     parts = []
     if not measured:
         parts.append("No remedy applies to this program.")
@@ -21,17 +19,20 @@ def sentence_of(experiment: Experiment) -> str:
             f"{best.remedy} makes a step {units.factor(best.speedup.mid)} faster ({span}): "
             f"{units.duration(best.before_ns)} before, {units.duration(best.after_ns)} after."
         )
-    else:
-        accepted = [t.remedy for t in measured if t.status == "accepted"]
-        if accepted:
-            parts.append(f"Accepted: {', '.join(accepted)}.")
-        elif all(t.status != "undecided" for t in measured):
-            parts.append(f"None of {units.plural(len(measured), 'remedy', 'remedies')} helped.")
-    open_ = [t.remedy for t in measured if t.status == "undecided"]
-    if open_:
-        parts.append(f"Undecided, for want of time or for noise: {', '.join(open_)}.")
-    if harmful:
-        parts.append(f"Harmful here: {', '.join(harmful)}.")
-    if changed:
-        parts.append(f"Rejected, as the result changes: {', '.join(changed)}.")
+    for status, text in _LISTS:
+        names = [t.remedy for t in measured if t.status == status]
+        if names and not (status == "accepted" and parts):
+            parts.append(f"{text}: {', '.join(names)}.")
     return " ".join(parts)
+
+
+_LISTS: tuple[tuple[TrialStatus, str], ...] = (
+    ("accepted", "Accepted"),
+    ("undecided", "Undecided, for want of time or for noise"),
+    ("no_gain", "No gain"),
+    ("harmful", "Harmful here"),
+    ("too_much_memory", "Rejected, as it needs much more memory"),
+    ("changes_result", "Rejected, as the result changes"),
+    ("failed", "The program fails with"),
+)
+"""What is said of the remedies of each status, in this order."""

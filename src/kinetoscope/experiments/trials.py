@@ -63,6 +63,7 @@ def _measured(
         if not beyond_doubt(ratio):
             status = "undecided"
         reason = f"only {units.plural(len(after), 'run')}: {reason}"
+    compile_s, again_s = _longer_start(base, side)
     return _with(
         start,
         status=status,
@@ -71,7 +72,8 @@ def _measured(
         runs=len(after),
         before_ns=_mean(before),
         after_ns=_mean(after),
-        compile_s=_longer_start(base, side),
+        compile_s=compile_s,
+        compile_again_s=again_s,
         memory_ratio=memory_ratio(computed, last),
         throughput=round(work * 1e9 / _mean(after), 3) if work != 1.0 else None,
         guards=found,
@@ -88,15 +90,19 @@ def _mean(runs: Sequence[Sequence[int]]) -> int:
     return max(round(sum(means) / len(means)), 1)
 
 
-def _longer_start(base: Side, side: Side) -> float:
-    """What the time up to steady steps grew by: compilation, capture, starting of workers."""
+def _longer_start(base: Side, side: Side) -> tuple[float, float | None]:
+    """What the time up to steady steps grew by: compilation, capture, starting of workers.
+
+    In the first run, and in later ones, which find what the first one has compiled; seconds.
+    """
 
     def start(run: Outcome) -> float:
         report = run.report or {}
         return float(report["first_ns"] + report["warmup_ns"]) / 1e9
 
     plain = min(start(run) for run in base.runs)
-    return round(max(min(start(run) for run in side.runs) - plain, 0.0), 2)
+    first, *later = (round(max(start(run) - plain, 0.0), 2) for run in side.runs)
+    return first, min(later, default=None)
 
 
 def combined(base: Side, final: Side, current: Chosen) -> Trial:

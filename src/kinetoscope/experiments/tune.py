@@ -37,6 +37,7 @@ class TuneOptions:
         processes: ranks, started by torchrun.
         diagnosis: of an earlier recording; one is made when not given.
         together: also measure the accepted remedies together.
+        recording: where to keep the recording that the diagnosis is made of.
     """
 
     budget_s: float = 300.0
@@ -47,6 +48,7 @@ class TuneOptions:
     processes: int = 1
     diagnosis: Diagnosis | None = None
     together: bool = True
+    recording: Path | None = None
 
 
 def tune(program: Sequence[str], options: TuneOptions, tell: Tell = lambda _: None) -> Experiment:
@@ -62,6 +64,12 @@ def tune(program: Sequence[str], options: TuneOptions, tell: Tell = lambda _: No
         seconds=options.seconds,
         processes=options.processes,
     )
+    with runner:
+        return _experiment(runner, options, tell)
+
+
+def _experiment(runner: Runner, options: TuneOptions, tell: Tell) -> Experiment:
+    program = runner.program
     tell("running the program as it is")
     first = runner.run()
     if first.report is None or first.error:
@@ -71,21 +79,21 @@ def tune(program: Sequence[str], options: TuneOptions, tell: Tell = lambda _: No
             "or a module).",
         )
     runner.mark = str(first.report["mark"])
-    diagnosis = options.diagnosis or _diagnosed(runner, tell)
+    diagnosis = options.diagnosis or _diagnosed(runner, options.recording, tell)
     todo = plan(facts_of(first.report), diagnosis, chosen=options.chosen, skip=options.skip)
     trials = _one_at_a_time(runner, todo, options, tell)
     combination = _together(runner, trials, tell) if options.together else None
     return _document(program, runner, first.report, [t for t, _ in trials], combination, todo)
 
 
-def _diagnosed(runner: Runner, tell: Tell) -> Diagnosis | None:
+def _diagnosed(runner: Runner, keep: Path | None, tell: Tell) -> Diagnosis | None:
     """Record one run and diagnose it; None when that does not work."""
     from kinetoscope.engine import diagnose
 
     tell("recording the program for a diagnosis")
     with tempfile.TemporaryDirectory(prefix="kinetoscope-") as folder:
-        trace = Path(folder) / "trace.json.gz"
-        runner.run(trace=trace)
+        trace = keep or Path(folder) / "trace.json.gz"
+        runner.run(save_trace=trace)
         if not trace.exists():
             return None
         try:

@@ -20,13 +20,17 @@ from kinetoscope.result.experiment import Guard, TrialStatus
 MEMORY_MORE = 1.25
 """A remedy may need this much of the memory that the program needed."""
 MEMORY_ALWAYS = 256 << 20
-"""More memory than this must be at stake for the guard to speak."""
+"""More memory of a device than this must be at stake for the guard to speak."""
+HOST_ALWAYS = 1 << 30
+"""The same for the memory of a process, in which a compiler alone takes half a GiB."""
 NARROW = 0.02
 """Half width of an interval, as a share, at which measuring ends."""
 BEYOND_DOUBT = 1.5
 """An interval that stays beyond this factor needs no third run."""
 CLEAR = 0.10
-"""A speed-up is clear when the interval stays this far, relative to its size, from one."""
+"""Half width of an interval that leaves one far out, at which measuring ends."""
+CLEAR_BEYOND_DOUBT = 0.35
+"""The same for an effect that is beyond doubt: whether it is 3x or 4x changes no decision."""
 
 
 def interval(
@@ -64,7 +68,8 @@ def narrow_enough(ratio: Ratio, runs: int) -> bool:
     if half <= NARROW or word == "no_difference":
         return True
     away = abs(math.log(ratio.mid))
-    return word in ("faster", "slower") and away > 2 * half and half < CLEAR
+    clear = CLEAR_BEYOND_DOUBT if beyond_doubt(ratio) else CLEAR
+    return word in ("faster", "slower") and away > 2 * half and half < clear
 
 
 def beyond_doubt(ratio: Ratio) -> bool:
@@ -76,7 +81,9 @@ def status_of(ratio: Ratio, guards: Sequence[Guard]) -> tuple[TrialStatus, str]:
     """Return what becomes of a remedy, and why."""
     broken = [guard for guard in guards if guard.status == "failed"]
     if broken:
-        return "changes_result", "; ".join(f"{g.name}: {g.detail}" for g in broken)
+        only_memory = all(guard.name == "memory" for guard in broken)
+        why = "; ".join(f"{g.name}: {g.detail}" for g in broken)
+        return "too_much_memory" if only_memory else "changes_result", why
     word = outcome_of(ratio)
     low, mid, high = (units.factor(value) for value in (ratio.low, ratio.mid, ratio.high))
     span = f"{mid}, between {low} and {high}"
@@ -226,5 +233,6 @@ def _memory(before: Sequence[Computed], after: Computed) -> Guard:
         return Guard("memory", "not_compared", "peak memory is not known")
     more = after.peak_bytes - usual
     text = f"{units.size(after.peak_bytes)} at the peak, {units.size(usual)} before"
-    worse = after.peak_bytes > MEMORY_MORE * usual and more > MEMORY_ALWAYS
+    always = HOST_ALWAYS if after.device == "CPU" else MEMORY_ALWAYS
+    worse = after.peak_bytes > MEMORY_MORE * usual and more > always
     return Guard("memory", "failed" if worse else "passed", text)

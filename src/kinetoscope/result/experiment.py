@@ -12,10 +12,18 @@ from kinetoscope.result.finding import Gain
 EXPERIMENT_VERSION = 1
 
 TrialStatus = Literal[
-    "accepted", "no_gain", "harmful", "changes_result", "failed", "undecided", "not_applicable"
+    "accepted",
+    "no_gain",
+    "harmful",
+    "changes_result",
+    "too_much_memory",
+    "failed",
+    "undecided",
+    "not_applicable",
 ]
 """What became of a remedy. `no_gain`: measured, and not worth it. `harmful`: certainly slower.
-`changes_result`: a guard says that the program computes something else, or needs much more memory.
+`changes_result`: a guard says that the program computes something else; `too_much_memory`: that it
+needs much more memory.
 `undecided`: the time budget was spent before the interval was narrow enough."""
 
 GuardStatus = Literal["passed", "failed", "not_compared"]
@@ -43,7 +51,10 @@ class Trial(msgspec.Struct, frozen=True):
         runs: runs of each side.
         before_ns: mean step time of the interleaved runs without it.
         after_ns: mean step time with it.
-        compile_s: what the first steps took longer with it than without it (compilation, capture).
+        compile_s: what the first steps took longer with it than without it (compilation, capture),
+            in the first run, which finds nothing compiled.
+        compile_again_s: the same in later runs, which find what the first one has compiled; None
+            when there was none.
         memory_ratio: peak memory with it / without it; None when not known.
         throughput: steps' worth of work a second, with it; only where a step does other work.
         guards: what must not get worse.
@@ -61,6 +72,7 @@ class Trial(msgspec.Struct, frozen=True):
     before_ns: int = 0
     after_ns: int = 0
     compile_s: float = 0.0
+    compile_again_s: float | None = None
     memory_ratio: float | None = None
     throughput: float | None = None
     guards: tuple[Guard, ...] = ()

@@ -6,6 +6,7 @@ import argparse
 import os
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 
@@ -15,7 +16,20 @@ def options(description: str) -> argparse.Namespace:
     parser.add_argument("--fixed", action="store_true", help="with the change made by hand")
     parser.add_argument("--steps", type=int, default=100_000)
     parser.add_argument("--seconds", type=float, default=0.0, help="print the step time and end")
-    return parser.parse_args()
+    parser.add_argument("--turn", type=Path, help="wait until this file exists")
+    chosen = parser.parse_args()
+    if chosen.turn is not None:
+        _wait(chosen.turn)
+    return chosen
+
+
+def _wait(turn: Path) -> None:
+    """Torch is imported; another program measures. The device has not been touched yet."""
+    Path(f"{turn}.ready{os.environ.get('RANK', '0')}").touch()
+    while not turn.exists():
+        time.sleep(0.02)
+        if not turn.parent.exists():
+            raise SystemExit("not needed any more")
 
 
 def repeat(step: Callable[[int], object], chosen: argparse.Namespace, warm_up: int = 30) -> None:

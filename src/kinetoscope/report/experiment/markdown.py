@@ -27,7 +27,7 @@ def _table(experiment: Experiment) -> str:
 
 
 def _row(trial: Trial) -> str:
-    why = "" if trial.speedup is not None and trial.status != "changes_result" else trial.reason
+    why = "" if trial.speedup is not None and trial.status not in words.REJECTED else trial.reason
     last = "; ".join(part for part in (words.extras(trial), why) if part)
     return (
         f"| {escape(trial.remedy)} | {words.STATUSES[trial.status]} | {words.speedup(trial)} "

@@ -36,7 +36,7 @@ def _table(page: Page, trials: list[Trial], options: RenderOptions) -> None:
         head = Text(f"{clean(trial.remedy):<{width}}  ", style="bold")
         text = Text(words.STATUSES[trial.status], style=words.STYLES[trial.status])
         parts = [words.speedup(trial), words.guard(trial), words.extras(trial)]
-        if trial.speedup is None or trial.status == "changes_result":
+        if trial.speedup is None or trial.status in words.REJECTED:
             parts.append(clean(trial.reason))
         promise = words.predicted(trial)
         if promise:

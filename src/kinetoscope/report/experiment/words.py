@@ -11,16 +11,21 @@ STATUSES: dict[TrialStatus, str] = {
     "no_gain": "no gain",
     "harmful": "harmful",
     "changes_result": "changes the result",
+    "too_much_memory": "needs too much memory",
     "failed": "fails",
     "undecided": "undecided",
     "not_applicable": "does not apply",
 }
+
+REJECTED = ("changes_result", "too_much_memory")
+"""However fast they are, the reason matters more."""
 
 STYLES: dict[TrialStatus, str] = {
     "accepted": "green",
     "no_gain": "dim",
     "harmful": "red",
     "changes_result": "red",
+    "too_much_memory": "red",
     "failed": "red",
     "undecided": "yellow",
     "not_applicable": "dim",
@@ -52,11 +57,19 @@ def guard(trial: Trial) -> str:
     return f"{', '.join(passed)} same" if passed else ""
 
 
+_CACHE_HELPS = 0.7
+
+
 def extras(trial: Trial) -> str:
     """Return compile time, memory and throughput, where they matter."""
     parts = []
     if trial.compile_s >= 0.5:
-        parts.append(f"{trial.compile_s:.1f} s more before the first steady step")
+        again = trial.compile_again_s
+        cached = again is not None and again < _CACHE_HELPS * trial.compile_s
+        parts.append(
+            f"{trial.compile_s:.1f} s more before the first steady step"
+            + (f" ({again:.1f} s with what was compiled before)" if cached else "")
+        )
     if trial.memory_ratio is not None and abs(trial.memory_ratio - 1) > 0.05:
         parts.append(f"{units.percent(trial.memory_ratio)} of the memory")
     if trial.throughput is not None:
