@@ -170,8 +170,11 @@ PRODUCTS = {
     "convolution": 0,
     "_convolution": 0,
     "einsum": 0,
+    "_transformer_encoder_layer_fwd": 0,
+    "_native_multi_head_attention": 0,
 }
-"""Matrix products and convolutions, and the position of their input."""
+"""Matrix products and convolutions, whole layers that torch runs as one operator (without
+gradients), and the position of their input."""
 _CELLS = frozenset({"lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell"})
 _PICKS = frozenset({"argmax", "multinomial", "topk", "sort", "max"})
 _DECIDES = frozenset(

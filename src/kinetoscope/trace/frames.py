@@ -98,12 +98,23 @@ def is_loader_frame(name: str) -> bool:
     )
 
 
-_LOADER_EPOCH = (": __iter__", ": _get_iterator", ": _shutdown_workers", ": __del__")
+_LOADER_EPOCH_BEGINS = (": _get_iterator", ": _reset")
+_LOADER_EPOCH_ENDS = (": _shutdown_workers", ": __del__")
 
 
 def is_loader_epoch_frame(name: str) -> bool:
-    """Frames in which `DataLoader` begins or ends an epoch (torch/utils/data/dataloader.py)."""
-    return "torch/utils/data/dataloader.py(" in name and name.endswith(_LOADER_EPOCH)
+    """Frames in which `DataLoader` begins or ends an epoch (torch/utils/data/dataloader.py).
+
+    Not `__iter__`: the sampler of an iterable data set, in the same file, has one as well, which
+    runs for every sample.
+    """
+    ends = _LOADER_EPOCH_BEGINS + _LOADER_EPOCH_ENDS
+    return "torch/utils/data/dataloader.py(" in name and name.endswith(ends)
+
+
+def begins_loader_epoch(name: str) -> bool:
+    """Of those frames the ones that begin an epoch, with new workers or with those it has."""
+    return is_loader_epoch_frame(name) and name.endswith(_LOADER_EPOCH_BEGINS)
 
 
 def is_process_start(name: str) -> bool:

@@ -28,10 +28,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
 from kinetoscope.analysis import Analysis
 from kinetoscope.metrics.cost import KernelCosts, kernel_costs
+from kinetoscope.metrics.device_ops import Flags, args_of
 from kinetoscope.metrics.hardware import Peaks
 from kinetoscope.metrics.precision import Dtype, Math
 from kinetoscope.replay import Change
@@ -112,7 +112,7 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
         gain=analysis.gain(
             *(
                 Change(durations=(rows, new))
-                for new in _faster(costs, slow, ns, options=options, target=(device, units))
+                for new in _faster(analysis, costs, slow, options=options, target=(device, units))
             )
         ),
         confidence=0.9,
@@ -120,8 +120,8 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
     )
 
 
-def _on_vector_units(analysis: Analysis, costs: KernelCosts) -> npt.NDArray[np.bool_]:
-    """Float32 products and convolutions by kernels without matrix units.
+def _on_vector_units(analysis: Analysis, costs: KernelCosts) -> Flags:
+    """Float32 products and convolutions by kernels without matrix units, with what serves them.
 
     Where others of their kind run as TF32, it is allowed already, and the library had a reason.
     """
@@ -132,6 +132,29 @@ def _on_vector_units(analysis: Analysis, costs: KernelCosts) -> npt.NDArray[np.b
         mine = single & (family == kind)
         if not (mine & (costs.math == Math.TF32)).any():
             result |= mine & np.isin(costs.math, (Math.FP32, Math.FP32_MATRIX))
+    ops = np.unique(costs.op_row[result & (family == Family.CONV)])
+    return result | (np.isin(family, _SERVING) & np.isin(costs.op_row, ops))
+
+
+_KERNELS = 2
+"""An operator takes this many kernels of the matrix units at most: a backward's two gradients."""
+_SERVING = (Family.FFT, Family.LAYOUT)
+"""Kernels inside a convolution that go with the algorithm: the transforms of FFT convolution, which
+only the vector units have, and conversions between NCHW and NHWC. The matrix units' kernels read
+NHWC, so tensors in channels-last order need no conversion any more."""
+
+
+def _stays(analysis: Analysis, costs: KernelCosts, slow: Flags) -> Flags:
+    """Which of these kernels are conversions that matrix units need as well: of NCHW tensors."""
+    trace = analysis.trace
+    family = trace.column("family")[costs.rows[slow]]
+    layout = np.flatnonzero(family == Family.LAYOUT)
+    result = np.zeros(family.size, dtype=bool)
+    for op in np.unique(costs.op_row[slow][layout]):
+        strides = args_of(trace, int(op)).strides
+        first = strides[0] if strides and isinstance(strides[0], list) else []
+        last = len(first) >= 4 and first[1] == 1
+        result[layout[costs.op_row[slow][layout] == op]] = not last
     return result
 
 
@@ -151,29 +174,39 @@ def _units(analysis: Analysis, device: Peaks | None) -> _Units | None:
 
 
 def _faster(
+    analysis: Analysis,
     costs: KernelCosts,
-    slow: npt.NDArray[np.bool_],
-    ns: IntArray,
+    slow: Flags,
     *,
     options: Thresholds,
     target: tuple[Peaks | None, _Units],
 ) -> tuple[IntArray, IntArray, IntArray]:
-    """New durations at worst, likely and at best."""
+    """New durations at worst, likely and at best.
+
+    An operator's kernels share its work by their duration, so the shares of those that vanish are
+    what they add to the ones that stay.
+    """
     device, units = target
-    before = ns[costs.rows[slow]]
+    before = analysis.trace.column("dur_ns")[costs.rows[slow]]
     if device is None:
         return shrunk(before, before / 2), shrunk(before, before / 4), shrunk(before, before / 8)
     near = Math.TF32 if units.tf32 else units.half
 
-    def at(math: Math, share: float, traffic: float) -> IntArray:
+    serving = np.isin(analysis.trace.column("family")[costs.rows[slow]], _SERVING)
+    stays = _stays(analysis, costs, slow)
+    op = costs.op_row[slow] + 1
+    startup = options.startup_ns * np.minimum(1.0, _KERNELS / np.bincount(op)[op])
+
+    def at(math: Math, share: float, *, traffic: float, kept: Flags) -> IntArray:
         compute = costs.flop[slow] / (share * device.flop_per_ns(math))
         memory = traffic * costs.bytes[slow] / device.achievable_bytes_per_ns
-        return shrunk(before, np.maximum(compute, memory) + options.startup_ns)
+        new = shrunk(before, np.maximum(compute, memory) + startup, floor=0)
+        return np.asarray(np.where(kept, before, new), dtype=np.int64)
 
     return (
-        at(near, options.low_rate, 1.0),
-        at(near, options.mid_rate, 1.0),
-        at(units.half, options.high_rate, 0.5),
+        at(near, options.low_rate, traffic=1.0, kept=serving),
+        at(near, options.mid_rate, traffic=1.0, kept=stays),
+        at(units.half, options.high_rate, traffic=0.5, kept=stays),
     )
 
 

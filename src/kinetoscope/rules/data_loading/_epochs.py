@@ -10,6 +10,7 @@ from kinetoscope.analysis import Analysis
 from kinetoscope.metrics.intervals import Coverage, Intervals, empty, merge, union
 from kinetoscope.rules.data_loading._input import loader_rows
 from kinetoscope.trace.frames import (
+    begins_loader_epoch,
     is_loader_epoch_frame,
     is_loader_of_processes,
     is_process_start,
@@ -64,7 +65,7 @@ def _from_frames(analysis: Analysis, frames: IntArray, waits: IntArray) -> Epoch
     trace = analysis.trace
     names = trace.names
     ids = trace.column("name_id")[frames]
-    starting = np.array([names[i].endswith((": __iter__", ": _get_iterator")) for i in ids], bool)
+    starting = np.array([begins_loader_epoch(names[i]) for i in ids], bool)
     starts = analysis.extent(frames[starting])
     new = _first_waits(trace, waits, starts[1], _workers(analysis, starts))
     first = _first_waits(trace, waits, starts[1], 1)

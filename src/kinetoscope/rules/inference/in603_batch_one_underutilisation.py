@@ -44,8 +44,8 @@ from kinetoscope.rules._collapse import (
 )
 from kinetoscope.rules.api import Example, Hit, Options, Rule
 from kinetoscope.rules.framework._optimizer import optimizer_steps
-from kinetoscope.trace.kinds import Kind
-from kinetoscope.trace.op_names import short_name
+from kinetoscope.trace.kinds import Family, Kind
+from kinetoscope.trace.op_names import op_family, short_name
 from kinetoscope.trace.trace import IntArray, Trace
 from kinetoscope.units import count, duration
 
@@ -197,7 +197,7 @@ def _feeds_itself(trace: Trace, queue: Loop) -> bool:
     """Does the program work on a tensor of the input's shape between two calls?
 
     Then the next input probably comes from the last answer (a rollout, a sampler), and there is no
-    queue to batch.
+    queue to batch. What takes one value or one part out of such a tensor makes no input of it.
     """
     tree = trace.tree
     if queue.repeats < 2:
@@ -210,8 +210,15 @@ def _feeds_itself(trace: Trace, queue: Loop) -> bool:
     shape = fed.dims[first[0][1]] if first[0][1] < len(fed.dims) else []
     low, high = tree.end[first[-1][0]], tree.start[later[0][0]]
     ops = _called(trace, queue.thread, int(low), int(high))
-    inputs = (args_of(trace, int(tree.rows[n])) for n in ops if tree.start[n] >= low)
+    ops = [n for n in ops if tree.start[n] >= low and not _shrinks(trace, n)]
+    inputs = (args_of(trace, int(tree.rows[n])) for n in ops)
     return any(shape == args.dims[i] for args in inputs for i in args.tensors())
+
+
+def _shrinks(trace: Trace, node: int) -> bool:
+    """Is the result of an operator smaller than what it works on?"""
+    name = short_name(trace.names[trace.column("name_id")[trace.tree.rows[node]]])
+    return name == "select" or op_family(name) == Family.REDUCTION
 
 
 def _products(trace: Trace, thread: int, low: int, high: int) -> list[tuple[int, int]]:
