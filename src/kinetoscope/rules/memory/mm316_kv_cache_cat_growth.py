@@ -11,26 +11,33 @@ two copies, for every layer, and every new length is a new allocation.
 ## How to fix it
 Allocate the final length once and write into it (`index_copy_`, slices): `StaticCache` of
 transformers, paged attention of vLLM or SGLang. A static cache also makes CUDA graphs possible.
-Where the final length is not known, double the buffer when it is full.
+Where the final length is not known, double the buffer when it is full. A tensor that nothing reads
+before it is complete needs no buffer: append the parts to a list and join them once at the end.
 
 ## Limits
 What is new is written by one small kernel in place of the copy; attention then needs a mask or
-the current length, which is not counted.
+the current length, which is not counted. Whether a growing tensor is read meanwhile is told by the
+sizes of what other operators take.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import prod
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from kinetoscope.analysis import Analysis
+from kinetoscope.metrics.device_ops import args_of
 from kinetoscope.metrics.intervals import clip, measure
 from kinetoscope.replay import Change
-from kinetoscope.result import Evidence, Fix
+from kinetoscope.result import Evidence, Fix, Gain
 from kinetoscope.rules.api import Example, Hit, Options, Rule
 from kinetoscope.rules.memory._moved import moved_by_cat
+from kinetoscope.trace.kinds import Kind
+from kinetoscope.trace.op_names import short_name
+from kinetoscope.trace.trace import IntArray, Trace
 from kinetoscope.units import count, duration, percent
 
 if TYPE_CHECKING:
@@ -61,10 +68,12 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
     added = float(moved.new[inside].sum() / moved.result[inside].sum())
     each = rows.size / analysis.steps
     took = int(analysis.trace.column("dur_ns")[rows].sum()) // analysis.steps
+    unread = _unread(analysis, rows)
     yield Hit(
         message=(
             f"`cat` makes tensors longer {count(round(each, 1))} times a step and copies all of "
             f"them to add {percent(added)}: {duration(took)} a step ({percent(min(share, 1.0))})."
+            + (" Nothing reads them in between." if unread else "")
         ),
         evidence=(
             Evidence("copy_share", round(min(share, 1.0), 4), "ratio"),
@@ -72,18 +81,67 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
             Evidence("copies_per_step", round(each, 1), "count"),
         ),
         locations=analysis.locations(rows, calls=("cat", "concat", "concatenate")),
-        fix=Fix(
-            summary="Allocate the final length once and write what is new into it.",
-            snippet="cache[:, :, at : at + n] = new  # in place of torch.cat([cache, new], dim=2)",
-            reference=_CACHE,
-        ),
-        gain=analysis.gain(
+        fix=_LIST if unread else _BUFFER,
+        gain=_joined_once(analysis, rows, new_ns)
+        if unread
+        else analysis.gain(
             Change(durations=(rows, 2 * new_ns + 2_000), extra_host_ns=int(_LAUNCH_NS * each)),
             Change(durations=(rows, new_ns + 1_000)),
         ),
         confidence=0.9,
         claims=spent,
     )
+
+
+_BUFFER = Fix(
+    summary="Allocate the final length once and write what is new into it.",
+    snippet="cache[:, :, at : at + n] = new  # in place of torch.cat([cache, new], dim=2)",
+    reference=_CACHE,
+)
+_LIST = Fix(
+    summary="Append the parts to a list and join them once, when all are there.",
+    snippet="parts.append(new)   # in place of whole = torch.cat([whole, new], dim=1)\n"
+    "whole = torch.cat(parts, dim=1)   # once, at the end",
+    reference="https://docs.pytorch.org/docs/stable/generated/torch.cat.html",
+)
+_READ = 0.25
+"""Part of the lengths that other operators must take before a tensor counts as read: the first
+ones may have the size of a part, and the last one is used."""
+
+
+def _unread(analysis: Analysis, rows: IntArray) -> bool:
+    """Does no other operator take the tensors while they grow?"""
+    trace = analysis.trace
+    joins = np.unique(trace.links.op[rows])
+    grown = {n for op in joins.tolist() for n in (_longest(trace, op),) if n}
+    names = np.fromiter((short_name(n) == "cat" for n in trace.names), bool, len(trace.names))
+    others = analysis.rows(Kind.CPU_OP)
+    others = others[~names[trace.column("name_id")[others]]]
+    _, first = np.unique(trace.column("dims_id")[others], return_index=True)
+    taken = (args_of(trace, op) for op in others[first].tolist())
+    read = grown & {prod(args.shape(i)) for args in taken for i in args.tensors()}
+    return len(grown) > 1 and len(read) < _READ * len(grown)
+
+
+def _longest(trace: Trace, op: int) -> int:
+    """Elements of the tensor that a `cat` makes longer; 0: not recorded."""
+    dims = args_of(trace, op).dims
+    parts = dims[0] if dims and isinstance(dims[0], list) else []
+    return max((prod(part) for part in parts if isinstance(part, list)), default=0)
+
+
+def _joined_once(analysis: Analysis, rows: IntArray, new_ns: IntArray) -> Gain:
+    """All joins go, on the host as well, but the last one of each step, which copies everything.
+
+    Cautious: a buffer is filled instead, with a launch for each part.
+    """
+    links = analysis.trace.links
+    step = analysis.trace.steps.of(analysis.trace.column("ts_ns")[links.op[rows]])
+    gone = rows[:-1][step[1:] == step[:-1]]
+    without = Change(
+        host_cut=analysis.extent(np.unique(links.op[gone])), drop_calls=links.launch[gone]
+    )
+    return analysis.gain(Change(durations=(rows, 2 * new_ns + 2_000)), without)
 
 
 def _growing(t: TraceBuilder, *, grows: bool) -> None:
