@@ -539,6 +539,11 @@ def is_zero_grad(name: str) -> bool:
 _PINNING = ("cudaHostAlloc", "cudaMallocHost", "cudaHostRegister", "hipHostMalloc")
 
 
+def pins_batches(name: str) -> bool:
+    """The loader copies batches to pinned memory (torch/utils/data/_utils/pin_memory.py)."""
+    return "torch/utils/data/_utils/pin_memory.py(" in name
+
+
 def is_pinning_call(name: str) -> bool:
     """Runtime calls that lock host memory (`hipHostRegister` and versioned names included)."""
     return name.startswith((*_PINNING, "hipHostRegister", "hipHostAlloc"))

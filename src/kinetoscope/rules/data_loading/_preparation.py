@@ -5,7 +5,7 @@ DL104 (training) and IN612 (serving) share it: the cause is the same, the words 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -15,13 +15,14 @@ from kinetoscope.metrics.activity import Cause
 from kinetoscope.metrics.intervals import Intervals, empty, intersect, measure, union
 from kinetoscope.metrics.ownership import LARGE_COPY_BYTES, roundtrip_rows
 from kinetoscope.metrics.transfers import Purpose, transfers
-from kinetoscope.replay import Change
+from kinetoscope.replay import Change, combined
 from kinetoscope.result import Gain, Location
 from kinetoscope.rules.cold import COLD_NS, with_cold_start
-from kinetoscope.rules.data_loading._input import idle, in_window
+from kinetoscope.rules.data_loading._copies import from_pageable
+from kinetoscope.rules.data_loading._input import idle, in_window, pinned_speed
 from kinetoscope.rules.spread import spread
 from kinetoscope.trace.calltree import nearest
-from kinetoscope.trace.frames import is_framework_frame, is_profiler_frame
+from kinetoscope.trace.frames import is_framework_frame, is_profiler_frame, pins_batches
 from kinetoscope.trace.kinds import Kind
 from kinetoscope.trace.trace import IntArray
 
@@ -41,6 +42,9 @@ class Preparation:
         rows, weights: innermost host events in it with the time that they took.
         copies: how many copies it ends in.
         bytes: what those copies carry.
+        slow: rows of those copies that came from pageable memory, and how long each takes from
+            pinned memory, ns.
+        waits: calls in which the host waits for them.
     """
 
     work: Intervals
@@ -49,6 +53,12 @@ class Preparation:
     weights: IntArray
     copies: int
     bytes: int
+    slow: tuple[IntArray, IntArray]
+    waits: IntArray
+
+
+_NONE = np.empty(0, dtype=np.int64)
+_NOTHING = Preparation(empty(), empty(), _NONE, _NONE, 0, 0, (_NONE, _NONE), _NONE)
 
 
 def preparation(analysis: Analysis) -> Preparation:
@@ -56,16 +66,22 @@ def preparation(analysis: Analysis) -> Preparation:
     moved = analysis.get(transfers)
     mine = in_window(analysis, moved) & (moved.of(Purpose.DATA) | moved.made)
     mine &= moved.work_end > moved.work_start
-    none = np.empty(0, dtype=np.int64)
     if not mine.any():
-        return Preparation(empty(), empty(), none, none, 0, 0)
+        return _NOTHING
     thread = _threads(analysis, moved.call[mine])
-    return _gathered(
-        analysis,
-        thread,
-        (moved.work_start[mine], moved.work_end[mine]),
-        int(moved.bytes[mine].sum()),
-    )
+    start, end = moved.work_start[mine], moved.work_end[mine]
+    issued = analysis.trace.column("ts_ns")[moved.call[mine]]
+    end = np.where(issued - end > _CONVERTS_NS, issued, end)
+    found = _gathered(analysis, thread, (start, end), int(moved.bytes[mine].sum()))
+    speed, _ = pinned_speed(analysis, moved)
+    mine &= from_pageable(moved, speed)
+    pinned = np.minimum(moved.ns, (moved.bytes / speed * 1e9).astype(np.int64))[mine]
+    return replace(found, slow=(moved.row[mine], pinned), waits=moved.calls(mine))
+
+
+_CONVERTS_NS = 200_000
+"""From an operator that copies to its copy call the host needs some 20 us. Where it takes longer,
+`to(device, dtype)` converts the tensor on the host first, which is preparation as well."""
 
 
 def aftermath(analysis: Analysis) -> tuple[Preparation, IntArray]:
@@ -102,8 +118,7 @@ def _threads(analysis: Analysis, rows: IntArray) -> IntArray:
 def _gathered(analysis: Analysis, thread: IntArray, stretch: Intervals, nbytes: int) -> Preparation:
     """The work in stretches of a thread, one for each copy."""
     if thread.size == 0:
-        none = np.empty(0, dtype=np.int64)
-        return Preparation(empty(), empty(), none, none, 0, 0)
+        return _NOTHING
     rows, start, end = _pieces(analysis, thread, stretch)
     work = union(start, end)
     return Preparation(
@@ -113,6 +128,8 @@ def _gathered(analysis: Analysis, thread: IntArray, stretch: Intervals, nbytes: 
         weights=(end - start)[rows >= 0],
         copies=thread.size,
         bytes=nbytes,
+        slow=_NOTHING.slow,
+        waits=_NOTHING.waits,
     )
 
 
@@ -170,15 +187,18 @@ def preparation_gain(analysis: Analysis, found: Preparation) -> Gain:
     """What it gains to do the work elsewhere.
 
     Cautious: a part of it stays; likely: all of it goes, some kernels replace it, and what
-    follows runs with warmer caches.
+    follows runs with warmer caches. Results of host work lie in pageable memory. Where the loader
+    pins its batches, they come to the copy like that once nothing is made of them on the way.
     """
+    pins = analysis.matching(pins_batches).size > 0
+    copies = (Change(durations=found.slow, unblock=found.waits),) if pins else ()
     kernels = _LAUNCH_NS * max(found.copies // analysis.steps_on_host, 1)
     likely, best = (with_cold_start(found.work, cold) for cold in COLD_NS)
     return spread(
         analysis.gain(
             Change(host_cut=found.work, host_cut_factor=_CAUTIOUS, extra_host_ns=kernels),
-            Change(host_cut=likely, extra_host_ns=kernels),
-            Change(host_cut=best),
+            combined((Change(host_cut=likely, extra_host_ns=kernels), *copies)),
+            combined((Change(host_cut=best), *copies)),
         )
     )
 
