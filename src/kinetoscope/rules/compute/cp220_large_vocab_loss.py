@@ -12,10 +12,13 @@ peak of memory.
 ## How to fix it
 A fused linear-and-cross-entropy (Liger kernels, cut cross-entropy) never writes the logits.
 `torch.compile` of the loss fuses the passes. A loop over chunks of tokens bounds the memory. Leave
-the logits in bfloat16: `F.cross_entropy` accumulates in float32 by itself.
+the logits in bfloat16: `F.cross_entropy` accumulates in float32 by itself. A loss that is written
+out (targets laid out for all classes, a product, a sum) makes passes of its own: the library's
+takes `label_smoothing=` and targets as probabilities.
 
 ## Limits
-The product that makes the logits stays; it is usually the larger part.
+The product that makes the logits stays; it is usually the larger part. For a loss that is written
+out the likely gain is that of the library's, at best that of a fused one.
 """
 
 from __future__ import annotations
@@ -27,7 +30,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kinetoscope.analysis import Analysis
-from kinetoscope.metrics.device_ops import DeviceOps, args_of, largest_tensor
+from kinetoscope.metrics.device_ops import DeviceOps, Flags, args_of, largest_tensor
 from kinetoscope.replay import Change
 from kinetoscope.result import Evidence, Fix
 from kinetoscope.rules.api import Example, Hit, Options, Rule
@@ -60,6 +63,9 @@ class Thresholds(Options, frozen=True):
     """Share of the busy time in the passes over the logits."""
     left: tuple[float, float, float] = (0.7, 0.45, 0.25)
     """Part of that time that a fused loss still takes: two passes instead of four to eight."""
+    min_own: float = 0.1
+    """Share of that time in passes that the library's loss does not make, from which on the loss
+    is written out."""
 
 
 def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
@@ -75,6 +81,8 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
     if share < options.min_share:
         return
     tokens, classes = max(shapes)
+    own = float(work.ns[index][_own(work, index)].sum() / max(work.ns[index].sum(), 1))
+    own = own if own >= options.min_own else 0.0
     spent = per_step_ns(analysis, rows)
     yield Hit(
         message=(
@@ -88,21 +96,49 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
             Evidence("classes", classes, "count"),
         ),
         locations=places(analysis, work.rows[loss], calls=("cross_entropy", "log_softmax")),
-        fix=Fix(
-            summary="Fuse the loss with the output layer, or compile it.",
-            snippet="loss_fn = torch.compile(F.cross_entropy)",
-            reference="https://docs.pytorch.org/docs/stable/generated/torch.compile.html",
-        ),
+        fix=_WRITTEN_OUT if own else _LIBRARY,
         gain=analysis.gain(
             *(
                 Change(durations=(rows, (work.ns[index] * part).astype(np.int64)))
-                for part in options.left
+                for part in _left(own, options)
             )
         ),
         confidence=0.7,
         claims=extent_of(analysis, rows),
         at_most="medium",
     )
+
+
+_LIBRARY = Fix(
+    summary="Fuse the loss with the output layer, or compile it.",
+    snippet="loss_fn = torch.compile(F.cross_entropy)",
+    reference="https://docs.pytorch.org/docs/stable/generated/torch.compile.html",
+)
+_WRITTEN_OUT = Fix(
+    summary="Use the library's loss instead of one written out over all classes, or compile it.",
+    snippet="loss = F.cross_entropy(logits, targets, label_smoothing=0.1)",
+    reference="https://docs.pytorch.org/docs/stable/generated/"
+    "torch.nn.functional.cross_entropy.html",
+)
+_OF_THE_LIBRARY = frozenset({*_LOSS, "copy_", "_to_copy", "fill_", "zero_"})
+"""Operators of `F.cross_entropy` over all classes: the loss, casts around it, and the gradient that
+is laid out with zeros. `nll_loss` touches one class of each token."""
+
+
+def _own(work: DeviceOps, index: IntArray) -> Flags:
+    """Which of the passes the library's loss would not make."""
+    return np.asarray(~work.by_op_name(_OF_THE_LIBRARY.__contains__)[index])
+
+
+def _left(own: float, options: Thresholds) -> tuple[float, float, float]:
+    """Part of the time that remains, at worst, likely, at best.
+
+    At worst the library's loss needs half of a written-out one's own passes as well: smoothing
+    takes a sum and adds a gradient.
+    """
+    if not own:
+        return options.left
+    return 1 - own / 2, 1 - own, min(options.left[2], 1 - own)
 
 
 def _logits(
@@ -118,10 +154,14 @@ def _logits(
 
 
 def _passes(trace: Trace, work: DeviceOps, shapes: set[tuple[int, int]]) -> IntArray:
-    """Positions of all kernels but products over tensors with as many elements and classes."""
+    """Positions of all kernels but products over tensors with as many elements and classes.
+
+    A sum in the backward pass is the gradient of the bias, whatever the loss is.
+    """
     elements = {tokens * classes for tokens, classes in shapes}
     classes = {c for _, c in shapes}
     candidate = np.flatnonzero((work.op >= 0) & ~work.of_family(*_PRODUCTS) & ~work.optimizer)
+    candidate = candidate[~(work.backward & work.named("sum"))[candidate]]
     chosen = []
     for group in work.groups(candidate):
         shape = largest_tensor(args_of(trace, int(work.op[group[0]])))
