@@ -79,6 +79,36 @@ def test_float32_on_the_vector_units_and_its_gain() -> None:
     assert "set_float32_matmul_precision" in hit.fix.snippet
 
 
+@pytest.mark.parametrize(("channels_last", "left"), [(True, 0.527), (False, 1.437)])
+def test_a_float32_convolution_loses_its_conversions_where_the_matrix_units_need_none(
+    channels_last: bool, left: float
+) -> None:
+    """2 x 16 x 128 x 128 x 128 x 256 x 9 FLOP: 154.6 GFLOP, 0.521 ms at 0.6 of 494.7 TFLOP/s.
+
+    The two conversions, a twelfth of the operator (and so of its work) each, stay for NCHW.
+    """
+    shapes = [[16, 256, 128, 128], [128, 256, 3, 3]]
+    last = [[256 * 128 * 128, 1, 128 * 256, 256], [2304, 1, 768, 256]]
+    first = [[256 * 128 * 128, 128 * 128, 128, 1], [2304, 9, 3, 1]]
+    none: list[list[int]] = [[]] * 6
+    t = TraceBuilder()
+    for step in range(4):
+        at = step * 10_000
+        t.step(at, 10_000)
+        t.op("aten::cudnn_convolution", at + 10, 40, dims=shapes + none,
+             types=["float", "float", *[""] * 6],
+             strides=(last if channels_last else first) + none,
+             concrete=["", "", "[1, 1]", "[1, 1]", "[1, 1]", "1", "False", "True"])  # fmt: skip
+        for i, (kernel, dur) in enumerate(
+            (("nhwcToNchwKernel", 500), ("sm80_xmma_fprop_f32f32", 5_000), ("nchwToNhwcKernel", 500))
+        ):
+            begin = at + 30 + (0, 500, 5_500)[i]
+            t.kernel(kernel, begin, dur, launch_at=at + 12 + 8 * i)
+        t.sync(at + 60, 5_975)
+    (hit,) = _hits("CP201", t)
+    assert hit.gain.mid == pytest.approx(10 / (4 + left), rel=0.01)
+
+
 @pytest.mark.parametrize("kernel", ["sm80_xmma_gemm_tf32f32_tf32f32", "nvjet_sm90_sss_128x128"])
 def test_float32_on_the_matrix_units_is_silent(kernel: str) -> None:
     assert not _hits("CP201", _product(8192, 2_764, kernel, "float"))

@@ -116,3 +116,45 @@ def test_moved_weights_gain_their_copies() -> None:
 )
 def test_marks_of_servers(name: str, kind: tuple[bool, bool] | None) -> None:
     assert serving_step(name) == kind
+
+
+@pytest.mark.parametrize(
+    ("between", "status"), [("mean", "fired"), ("select", "fired"), ("add", "silent")]
+)
+def test_a_queue_is_one_unless_the_answer_makes_the_next_input(between: str, status: str) -> None:
+    """Layers that torch runs as one operator, and something on their result after each request."""
+    t = TraceBuilder()
+    for step in range(4):
+        at = step * 4_000
+        t.step(at, 4_000)
+        t.python("serve.py(7): answer", at + 1, 3_990)
+        for i in range(8):
+            begin = at + 10 + i * 490
+            t.module("Encoder_0", begin, 400)
+            for k in range(3):
+                layer = "aten::_transformer_encoder_layer_fwd"
+                t.op(layer, begin + 5 + 100 * k, 90, dims=[[1, 128, 512], [], [], [1536, 512]])
+                t.kernel("gemm", begin + 40 + 100 * k, 5, launch_at=begin + 20 + 100 * k)
+            t.op(f"aten::{between}", begin + 410, 10, dims=[[1, 128, 512], []])
+            t.kernel("reduce_kernel", begin + 425, 3, launch_at=begin + 412)
+    assert run("IN603", t, step_us=4_000).status == status
+
+
+def test_a_written_out_loss_gains_what_the_librarys_does_not_do() -> None:
+    """8192 x 48000: log-softmax and its backward take 3 of 10 ms, two products of the program 2."""
+    t, shape = TraceBuilder(), [8192, 48_000]
+    for step in range(4):
+        at = step * 10_000
+        t.step(at, 10_000)
+        names = ("_log_softmax", "mul", "mul", "_log_softmax_backward_data")
+        for i, (name, dur) in enumerate(zip(names, (1_500, 1_000, 1_000, 1_500), strict=True)):
+            begin = at + 50 + (0, 1_500, 2_500, 3_500)[i]
+            t.op(f"aten::{name}", at + 5 + 8 * i, 7, dims=[shape, shape])
+            t.kernel("elementwise_kernel", begin, dur, launch_at=at + 6 + 8 * i)
+        t.op("aten::mm", at + 40, 5, dims=[[8192, 1024], [1024, 48_000]])
+        t.kernel("nvjet_sm90_tst", at + 5_050, 4_940, launch_at=at + 42)
+        t.sync(at + 48, 9_945)
+    gain = run("CP220", t, step_us=10_000).hits[0].gain
+    assert gain.mid == pytest.approx(10 / 8, rel=0.02)
+    assert gain.low == pytest.approx(10 / 9, rel=0.02)
+    assert gain.high == pytest.approx(10 / (5 + 5 * 0.25), rel=0.02)

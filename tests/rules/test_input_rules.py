@@ -64,6 +64,18 @@ def test_starved_workers_are_bracketed_by_twice_their_pace() -> None:
     assert gain.high == pytest.approx(10.0, rel=0.05)
 
 
+def test_the_sampler_of_an_iterable_data_set_begins_no_epoch() -> None:
+    t = loader_program(9_000, 1_000, steps=6, workers=True)
+    for step in range(6):
+        t.python("threading.py(355): wait", step * 10_000 + 10, 8_900)
+        for i in range(4):
+            sampler = "torch/utils/data/dataloader.py(102): __iter__"
+            t.python(sampler, step * 10_000 + 8_990 + i, 1)
+    outcome = run("DL102", t)
+    assert outcome.status == "fired"
+    assert run("DL103", t).status == "silent"
+
+
 def test_one_restart_in_a_long_epoch_is_left_alone() -> None:
     t = TraceBuilder()
     for step in range(6):
@@ -142,6 +154,50 @@ def test_long_work_makes_a_small_copy_input_but_not_a_scalar(size: int, status: 
 def test_the_function_that_prepares_is_named() -> None:
     places = run("DL104", preparing(trains=True)).hits[0].locations
     assert places[0].function == "prepare"
+
+
+@pytest.mark.parametrize(("pins", "left"), [(True, 3_000 + 346 + 5), (False, 3_000 + 2_005)])
+def test_what_the_host_makes_is_copied_slowly_though_the_loader_pins(
+    pins: bool, left: int
+) -> None:
+    """5 ms of work, 2 ms for 19.2 MB from pageable memory (0.346 ms at 55.4 GB/s), 3 ms of kernel.
+
+    1 ms of the work is the conversion inside `to(device, dtype)`.
+    """
+    t = TraceBuilder()
+    for step in range(5):
+        at = step * 10_000
+        t.step(at, 10_000)
+        t.python("prog.py(3): scale", at + 10, 4_000)
+        t.op("aten::to", at + 4_010, 3_020)
+        t.op("aten::copy_", at + 4_020, 980)
+        t.copy("HtoD Pageable", 19_166_400, at + 5_020, 2_000, launch_at=at + 5_010,
+               launch_dur=2_015)  # fmt: skip
+        t.kernel("gemm", at + 7_050, 2_940, launch_at=at + 7_040)
+        t.sync(at + 7_046, 2_950)
+        t.annotation("Optimizer.step#SGD.step", at + 9_997, 2)
+        if pins:
+            frame = "torch/utils/data/_utils/pin_memory.py(26): do_one_step"
+            t.python(frame, at + 10, 500, tid=77)
+    gain = run("DL104", t).hits[0].gain
+    assert gain.mid == pytest.approx(10_000 / left, rel=0.03)
+
+
+def test_samples_sent_one_by_one_may_gain_nothing_on_a_slow_host() -> None:
+    """64 copies of 16 KiB, 40 us each, of a step of 4 ms; at worst 1 MiB is filled at 0.12 GB/s."""
+    t = TraceBuilder()
+    for step in range(4):
+        at = step * 4_000
+        t.step(at, 4_000)
+        for i in range(64):
+            begin = at + 10 + 50 * i
+            t.op("aten::to", begin, 40)
+            t.copy("HtoD Pageable", 16_384, begin + 25, 2, launch_at=begin + 15, launch_dur=20)
+        t.kernel("gemm", at + 3_300, 600, launch_at=at + 3_290)
+        t.sync(at + 3_296, 700)
+    gain = run("DL113", t).hits[0].gain
+    assert gain.low == 1.0
+    assert gain.mid == pytest.approx(4_000 / (4_000 - 63 * 40), rel=0.1)
 
 
 def test_a_copy_in_the_model_is_not_input_of_the_optimizer() -> None:

@@ -243,3 +243,31 @@ def test_a_tensor_that_grows_has_the_shape_of_an_earlier_result() -> None:
         t.kernel("CatArrayBatchedCopy", at + 25, 3_900, launch_at=at + 15)
         t.sync(at + 40, 3_900)
     assert moved_by_cat(t.read()).rows.size == 4  # the first one has none before it
+
+
+def growing(*, read: bool) -> TraceBuilder:
+    """12 joins a step of 0.1 ms each on the device and on the host, then 1 ms of other work."""
+    t = TraceBuilder()
+    for step in range(4):
+        at = step * 2_400
+        t.step(at, 2_400)
+        for i in range(12):
+            begin, old = at + 10 + 100 * i, 64 * (20 + i)
+            dims = [[[8, old, 64], [8, 64, 64]], []]
+            t.op("aten::cat", begin, 90, dims=dims, types=["TensorList", "Scalar"],
+                 concrete=["", "1"])  # fmt: skip
+            t.kernel("CatArrayBatchedCopy", begin + 50, 80, launch_at=begin + 40)
+            if read:
+                t.op("aten::select", begin + 92, 3, dims=[[8, old + 64, 64], [], []])
+        t.op("aten::mm", at + 1_250, 20, dims=[[8, 64], [64, 64]])
+        t.kernel("gemm", at + 1_300, 1_050, launch_at=at + 1_255)
+        t.sync(at + 1_280, 1_100)
+    return t
+
+
+def test_what_nothing_reads_while_it_grows_is_joined_once() -> None:
+    """The first has none before it; of the other 11 all but the last go, 90 us each."""
+    kept, read = (run("MM316", growing(read=read)) for read in (False, True))
+    assert "once" in kept.hits[0].fix.summary
+    assert kept.hits[0].gain.mid == pytest.approx(2_400 / (2_400 - 10 * 90), rel=0.05)
+    assert not read.hits or "Allocate" in read.hits[0].fix.summary
