@@ -99,11 +99,9 @@ def test_a_float32_convolution_loses_its_conversions_where_the_matrix_units_need
              types=["float", "float", *[""] * 6],
              strides=(last if channels_last else first) + none,
              concrete=["", "", "[1, 1]", "[1, 1]", "[1, 1]", "1", "False", "True"])  # fmt: skip
-        for i, (kernel, dur) in enumerate(
-            (("nhwcToNchwKernel", 500), ("sm80_xmma_fprop_f32f32", 5_000), ("nchwToNhwcKernel", 500))
-        ):
-            begin = at + 30 + (0, 500, 5_500)[i]
-            t.kernel(kernel, begin, dur, launch_at=at + 12 + 8 * i)
+        names = ("nhwcToNchwKernel", "sm80_xmma_fprop_f32f32", "nchwToNhwcKernel")
+        for i, (begin, dur) in enumerate(((0, 500), (500, 5_000), (5_500, 500))):
+            t.kernel(names[i], at + 30 + begin, dur, launch_at=at + 12 + 8 * i)
         t.sync(at + 60, 5_975)
     (hit,) = _hits("CP201", t)
     assert hit.gain.mid == pytest.approx(10 / (4 + left), rel=0.01)
