@@ -157,9 +157,7 @@ def test_the_function_that_prepares_is_named() -> None:
 
 
 @pytest.mark.parametrize(("pins", "left"), [(True, 3_000 + 346 + 5), (False, 3_000 + 2_005)])
-def test_what_the_host_makes_is_copied_slowly_though_the_loader_pins(
-    pins: bool, left: int
-) -> None:
+def test_what_the_host_makes_is_copied_slowly_though_the_loader_pins(pins: bool, left: int) -> None:
     """5 ms of work, 2 ms for 19.2 MB from pageable memory (0.346 ms at 55.4 GB/s), 3 ms of kernel.
 
     1 ms of the work is the conversion inside `to(device, dtype)`.
