@@ -82,7 +82,7 @@ def test_one_restart_in_a_long_epoch_is_left_alone() -> None:
         at = step * 10_000
         t.step(at, 10_000)
         if step == 3:
-            t.python("torch/utils/data/dataloader.py(487): __iter__", at, 4_000)
+            t.python("torch/utils/data/dataloader.py(428): _get_iterator", at, 4_000)
         t.loader(at + 4_000, 100, workers=True)
         t.kernel("gemm", at + 4_200, 5_000, launch_at=at + 4_150)
     assert run("DL103", t).status == "silent"

@@ -125,7 +125,7 @@ def _starved(first: int, number: int) -> TraceBuilder:
         if wait:
             t.loader(at, wait * 1_000, workers=True)
         if first and i == 0:
-            t.python("torch/utils/data/dataloader.py(487): __iter__", at, 20_000)
+            t.python("torch/utils/data/dataloader.py(428): _get_iterator", at, 20_000)
         t.kernel("gemm", at + wait * 1_000 + 200, 9_000, launch_at=at + wait * 1_000 + 100)
         at += wait * 1_000 + 10_000
     return t

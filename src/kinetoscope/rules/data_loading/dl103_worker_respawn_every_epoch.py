@@ -106,7 +106,7 @@ def _short_epochs(t: TraceBuilder) -> None:
     for step in range(4):
         at = step * 100_000
         t.step(at, 100_000)
-        t.python("torch/utils/data/dataloader.py(487): __iter__", at, 60_000)
+        t.python("torch/utils/data/dataloader.py(428): _get_iterator", at, 60_000)
         t.loader(at + 60_000, 20_000, workers=True)
         t.kernel("gemm", at + 80_100, 10_000, launch_at=at + 80_050)
         t.loader(at + 91_000, 100, workers=True)
@@ -117,7 +117,7 @@ def _kept_alive(t: TraceBuilder) -> None:
     for step in range(4):
         at = step * 20_000
         t.step(at, 20_000)
-        t.python("torch/utils/data/dataloader.py(487): __iter__", at, 200)
+        t.python("torch/utils/data/dataloader.py(428): _get_iterator", at, 200)
         t.loader(at + 200, 300, workers=True)
         t.kernel("gemm", at + 600, 19_000, launch_at=at + 550)
 

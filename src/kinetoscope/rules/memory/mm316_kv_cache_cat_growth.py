@@ -68,7 +68,7 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
     added = float(moved.new[inside].sum() / moved.result[inside].sum())
     each = rows.size / analysis.steps
     took = int(analysis.trace.column("dur_ns")[rows].sum()) // analysis.steps
-    unread = _unread(analysis, rows)
+    unread = each >= options.min_calls and _unread(analysis, rows)
     yield Hit(
         message=(
             f"`cat` makes tensors longer {count(round(each, 1))} times a step and copies all of "
