@@ -152,8 +152,11 @@ def _by_name(
         np.where(cause == Cause.OP, row, -1),
     )
     number = np.where(named >= 0, trace.column("name_id")[np.maximum(named, 0)], -1)
+    both = np.stack((cause.astype(np.int64), number.astype(np.int64)), axis=1)
+    kinds, which = np.unique(both, axis=0, return_inverse=True)
+    total = np.bincount(which.ravel(), weights=ns, minlength=len(kinds))
     found: dict[tuple[BudgetClass, str], float] = {}
-    for c, n, spent in zip(cause.tolist(), number.tolist(), ns.tolist(), strict=True):
+    for (c, n), spent in zip(kinds.tolist(), total.tolist(), strict=True):
         class_, label = IDLE_LINES[Cause(c)]
         key = class_, trace.names[n] if n >= 0 else label
         found[key] = found.get(key, 0.0) + spent

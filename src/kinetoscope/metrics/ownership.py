@@ -95,13 +95,16 @@ def _within_a_step(trace: Trace, low: int, high: int, loader: IntArray) -> bool:
 def owned_gaps(trace: Trace, gaps: Gaps, pieces: IdlePieces) -> dict[int, tuple[BudgetClass, str]]:
     """Budget class and label of each gap with an owner, by gap index."""
     owner: dict[int, tuple[BudgetClass, str]] = {}
+    fed = np.flatnonzero(_ends_with_input(trace, gaps))
+    if not fed.size:
+        return owner
     back = {second for _, second in round_trips(trace)}
-    for i in np.flatnonzero(_ends_with_input(trace, gaps)):
-        event = int(gaps.event[i])
-        if event in back:
-            owner[int(i)] = "memory", ROUNDTRIP_LABEL
-        elif _is_preparation(trace, pieces, int(i)):
-            owner[int(i)] = "data_loading", INPUT_LABEL
+    prepared = _prepared(trace, pieces, gaps.start.size)
+    for i in fed.tolist():
+        if int(gaps.event[i]) in back:
+            owner[i] = "memory", ROUNDTRIP_LABEL
+        elif prepared[i]:
+            owner[i] = "data_loading", INPUT_LABEL
     return owner
 
 
@@ -121,33 +124,26 @@ def copy_op_names(trace: Trace) -> npt.NDArray[np.bool_]:
     return np.array([short_name(name) in COPY_OPS for name in (*trace.names, "")], dtype=bool)
 
 
-def _is_preparation(trace: Trace, pieces: IdlePieces, gap: int) -> bool:
-    """Was the host busy with data, rather than launching or making constants?"""
-    low = int(np.searchsorted(pieces.start, _gap_start(pieces, gap), side="left"))
-    mine = np.flatnonzero(pieces.gap[low:] == gap) + low
-    if mine.size == 0:
-        return False
-    cause, length, row = pieces.cause[mine], pieces.ns[mine], pieces.row[mine]
-    work = np.isin(cause, (Cause.PYTHON, Cause.OP, Cause.NOTHING, Cause.ANNOTATION, Cause.COPY))
-    made = work & np.array([_is_factory(trace, int(r)) for r in row], dtype=bool)
-    total = int(length.sum())
-    return bool(
-        length[work].sum() >= 0.5 * total
-        and length[made].sum() < _FACTORY_SHARE * max(length[work].sum(), 1)
+def _prepared(trace: Trace, pieces: IdlePieces, count: int) -> npt.NDArray[np.bool_]:
+    """In which gaps was the host busy with data, rather than launching or making constants?"""
+    causes = (Cause.PYTHON, Cause.OP, Cause.NOTHING, Cause.ANNOTATION, Cause.COPY)
+    work = np.isin(pieces.cause, causes)
+    made = work & _by_factory(trace, pieces.row)
+    total, worked, constant = (
+        np.bincount(pieces.gap[which], weights=pieces.ns[which], minlength=count)
+        for which in (slice(None), work, made)
     )
+    data = (worked >= 0.5 * total) & (constant < _FACTORY_SHARE * np.maximum(worked, 1))
+    return np.asarray(data & (np.bincount(pieces.gap, minlength=count) > 0))
 
 
-def _gap_start(pieces: IdlePieces, gap: int) -> int:
-    mine = pieces.gap == gap
-    return int(pieces.start[mine].min()) if mine.any() else 0
-
-
-def _is_factory(trace: Trace, row: int) -> bool:
-    if row < 0:
-        return False
-    op = int(trace.links.op[row])
-    name = trace.names[trace.column("name_id")[op if op >= 0 else row]]
-    return short_name(name) in FACTORIES
+def _by_factory(trace: Trace, rows: IntArray) -> npt.NDArray[np.bool_]:
+    """Which events are operators that make a tensor from nothing, or parts of one."""
+    flags = np.array([short_name(name) in FACTORIES for name in (*trace.names, "")], dtype=bool)
+    known = np.maximum(rows, 0)
+    op = trace.links.op[known]
+    name = trace.column("name_id")[np.where(op >= 0, op, known)]
+    return np.asarray(flags[name] & (rows >= 0))
 
 
 def roundtrip_rows(trace: Trace) -> IntArray:

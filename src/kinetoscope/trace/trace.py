@@ -120,7 +120,13 @@ class Trace:
 
     def column(self, name: str) -> npt.NDArray[Any]:
         """One column of `events` as a read-only numpy array without a copy."""
-        return self.events.get_column(name).to_numpy()
+        if name not in self._arrays:
+            self._arrays[name] = self.events.get_column(name).to_numpy()
+        return self._arrays[name]
+
+    @cached_property
+    def _arrays(self) -> dict[str, npt.NDArray[Any]]:
+        return {}
 
     @cached_property
     def rows_by_kind(self) -> dict[int, IntArray]:

@@ -137,26 +137,24 @@ class Decoder:
         if Meta in kinds:
             self.part.metadata.extend(_fields.metadata(e) for e in events if type(e) is Meta)
         if not kinds.isdisjoint(schema.instant):
-            for event in [e for e in events if type(e) in schema.instant]:
-                self._add_instant(event, exact=schema.exact)
+            self._add_instants([e for e in events if type(e) in schema.instant], schema)
         if schema.begin in kinds or schema.end in kinds:
             pairs = [e for e in events if type(e) in {schema.begin, schema.end}]
             self.part.open_pairs.extend(map(_fields.independent, pairs))
 
-    def _add_instant(self, event: Any, *, exact: bool) -> None:
-        if event.name == "[OutOfMemory]":
-            self.part.out_of_memory += 1
-        if event.name != "[memory]" or event.args is None:
-            return
-        time = int(_time_column([event], "ts", missing=_times.NO_TIME, exact=exact)[0])
-        if time == _times.NO_TIME:
-            self.part.repairs.add("no_time", "a memory event without a readable time")
-            return
-        lane = self._lanes[(event.pid, event.tid, None, None)]
-        args = event.args
-        device = -1 if args.device_type in {0, "0"} else args.device
-        row = (args.size, args.address, device, args.allocated, args.reserved)
-        self._memory.append((time, lane, *row))
+    def _add_instants(self, events: Sequence[Any], schema: Schema) -> None:
+        self.part.out_of_memory += sum(e.name == "[OutOfMemory]" for e in events)
+        events = [e for e in events if e.name == "[memory]" and e.args is not None]
+        times = _time_column(events, "ts", missing=_times.NO_TIME, exact=schema.exact)
+        for event, time in zip(events, times.tolist(), strict=True):
+            if time == _times.NO_TIME:
+                self.part.repairs.add("no_time", "a memory event without a readable time")
+                continue
+            lane = self._lanes[(event.pid, event.tid, None, None)]
+            args = event.args
+            device = -1 if args.device_type in {0, "0"} else args.device
+            row = (args.size, args.address, device, args.allocated, args.reserved)
+            self._memory.append((time, lane, *row))
 
     # -- columns -----------------------------------------------------------------------------
 
