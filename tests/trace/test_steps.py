@@ -29,6 +29,30 @@ def test_a_repeating_annotation_that_fills_the_trace() -> None:
     assert (steps.source, steps.count) == ("annotation", 5)
 
 
+def test_a_host_that_runs_ahead_of_the_device_has_steps() -> None:
+    """It issues four steps in 4 ms, and waits for the device for the other 36."""
+    t = TraceBuilder()
+    for i in range(4):
+        at = i * 1_000
+        t.kernel("gemm", 50 + i * 10_000, 9_990, launch_at=at + 20, op="aten::mm")
+        t.annotation("Optimizer.step#SGD.step", at + 700, 200)
+        t.op("aten::_foreach_add_", at + 710, 150)
+    t.sync(4_000, 36_050)
+    trace = t.read()
+    assert (trace.steps.source, trace.steps.count) == ("annotation", 3)
+    # The first kernel was launched before the first mark, so two whole steps are left of four.
+    assert step_times(trace).device_periods.tolist() == [10_000_000, 10_000_000]
+
+
+def test_what_repeats_in_a_small_part_of_the_work_is_no_step() -> None:
+    t = TraceBuilder()
+    for i in range(40):
+        t.op("aten::mm", i * 100, 90)
+    for i in range(3):
+        t.annotation("Optimizer.step#SGD.step", 400 + i * 100, 90)
+    assert t.read().steps.source == "whole_trace"
+
+
 def test_a_device_side_step_mark_is_no_step() -> None:
     t = TraceBuilder()
     t.op("aten::add", 0, 100)

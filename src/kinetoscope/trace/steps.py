@@ -219,14 +219,26 @@ def _sequence_period(names: IntArray) -> int | None:
     return None
 
 
+_HOST_WORK = (Kind.CPU_OP, Kind.LAUNCH, Kind.GRAPH_LAUNCH, Kind.COPY_CALL)
+
+
 def _host_extent(trace: Trace) -> tuple[int, int]:
-    ts = trace.column("ts_ns")
-    if ts.size == 0:
+    """From the first to the last work of the host, ns.
+
+    What the device still does then does not count, nor a wait for it: a host that runs ahead has
+    issued all steps in a fraction of the recording.
+    """
+    rows = rows_of(trace, *_HOST_WORK)
+    return _extent(trace, rows if rows.size else np.arange(len(trace)))
+
+
+def _extent(trace: Trace, rows: IntArray) -> tuple[int, int]:
+    if rows.size == 0:
         return 0, 0
-    end = ts + trace.column("dur_ns")
-    return int(ts.min()), int(end.max())
+    start, end = _spans(trace, rows)
+    return int(start.min()), int(end.max())
 
 
 def _whole_trace(trace: Trace) -> Steps:
-    low, high = _host_extent(trace)
+    low, high = _extent(trace, np.arange(len(trace)))
     return Steps(np.array([low, max(high, low + 1)], dtype=np.int64), "whole_trace")
