@@ -71,6 +71,15 @@ def test_graph_launches_at_an_even_pace() -> None:
     assert (steps.source, steps.count) == ("graph_launch", 5)
 
 
+def test_graphs_in_one_annotated_range_are_pieces_of_a_step() -> None:
+    t = TraceBuilder()
+    t.annotation("execute_context_1", 0, 600)
+    for i in range(6):
+        t.runtime("cudaGraphLaunch", 5 + i * 100, 5, corr=100 + i)
+        t.kernel("gemm", i * 100 + 15, 80, corr=100 + i)
+    assert t.read().steps.source == "whole_trace"
+
+
 def test_a_repeating_sequence_of_operators() -> None:
     t = TraceBuilder()
     for i in range(6):

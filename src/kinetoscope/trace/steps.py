@@ -169,7 +169,16 @@ def _graph_steps(trace: Trace) -> Steps | None:
     regular = rows.size >= 3 and float(np.std(np.diff(start)) / np.mean(np.diff(start))) < 0.5
     if not regular or start[-1] - start[0] < 0.5 * (high - low):
         return None
+    if _inside_one_range(trace, start):
+        return None
     return Steps(start, "graph_launch", "graph launch", main)
+
+
+def _inside_one_range(trace: Trace, at: IntArray) -> bool:
+    """Does one annotated range hold several moments? Its graphs are pieces of one step then."""
+    begin, end = _spans(trace, rows_of(trace, Kind.ANNOTATION))
+    held = np.searchsorted(at, end, side="right") - np.searchsorted(at, begin, side="left")
+    return bool((held > 1).any())
 
 
 def _op_steps(trace: Trace) -> Steps | None:
