@@ -89,6 +89,20 @@ def test_a_repeating_sequence_of_operators() -> None:
     assert (steps.source, steps.count) == ("periodic", 5)
 
 
+def test_layers_that_repeat_are_no_steps() -> None:
+    """Four steps of an embedding, forty layers of five operators, and a head."""
+    t = TraceBuilder()
+    layer = ["aten::native_layer_norm", "aten::addmm", "aten::gelu", "aten::mm", "aten::add"]
+    at = 0
+    for _ in range(4):
+        for name in ("aten::embedding", *layer * 40, "aten::argmax"):
+            t.op(name, at, 8)
+            at += 10
+    steps = t.read().steps
+    assert (steps.source, steps.count) == ("periodic", 3)
+    assert set((steps.edges[1:] - steps.edges[:-1]).tolist()) == {202 * 10_000}
+
+
 def test_device_events_belong_to_the_step_that_launched_them() -> None:
     """The device lags a step behind; the first kernel was launched before the recording."""
     t = TraceBuilder()
