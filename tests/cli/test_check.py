@@ -50,6 +50,15 @@ def test_a_history_grows_and_is_a_baseline(tmp_path: Path) -> None:
     assert len(history.read_text().splitlines()) == 2, "a regression is no baseline"
 
 
+def test_a_history_begins_with_the_first_runs(tmp_path: Path, capsys: Capture) -> None:
+    first, history = save(tmp_path / "first.json", 40), str(tmp_path / "history.jsonl")
+    options = ["--against", history, "--append", history]
+    assert run(["check", str(first), *options]) == 0
+    assert "this is its beginning" in capsys.readouterr().err
+    assert run(["check", str(save(tmp_path / "slow.json", 60)), *options]) == 1
+    assert run(["check", str(first), "--against", str(tmp_path / "no.jsonl")]) == 3
+
+
 def test_the_pytest_helper(tmp_path: Path) -> None:
     base, fast = save(tmp_path / "base.json", 40), save(tmp_path / "fast.json", 30)
     slow = save(tmp_path / "slow.json", 60)

@@ -8,8 +8,9 @@ import pytest
 from kinetoscope.analysis.fingerprint import product_label
 from kinetoscope.compare import CompareOptions, compare
 from kinetoscope.compare.similarity import likeness
-from kinetoscope.result import DeviceInfo, InputInfo
+from kinetoscope.result import DeviceInfo, Diagnosis, InputInfo
 from kinetoscope.result.profile import Fingerprint, Mark
+from kinetoscope.result.vocabulary import StepSource
 from kinetoscope.trace.kinds import Family
 from tests.compare.sides import OPERATORS, PRODUCTS, run
 
@@ -81,6 +82,44 @@ def test_other_devices_are_refused_unless_allowed() -> None:
     assert compare(run(40), other).verdict.outcome == "not_comparable"
     allowed = compare(run(40), other, options=CompareOptions(allow=frozenset({"devices"})))
     assert allowed.verdict.outcome == "faster"
+
+
+def _marked(
+    source: StepSource, *, times: float = 1.0, products: bool = True, loop: bool = False
+) -> Diagnosis:
+    """A run whose steps have these marks and hold so many times the work, or do it in a loop."""
+    work = tuple(Mark(m.name, m.count * times) for m in PRODUCTS) if products else ()
+    if loop:
+        rows = ("mm 1 128 256", 256.0), ("mm 1 64 128", 128.0 + 8.0)
+        work = tuple(Mark(name, count) for name, count in rows)
+    made = run(40.0 * times, products=work, operators=OPERATORS if products else ())
+    return msgspec.structs.replace(made, step=msgspec.structs.replace(made.step, source=source))
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "comparable"),
+    [
+        pytest.param(_marked("profiler_step"), _marked("annotation"), True, id="the same work"),
+        pytest.param(_marked("annotation", times=3), _marked("periodic"), False, id="three in one"),
+        pytest.param(
+            _marked("annotation", products=False),
+            _marked("graph_launch", products=False),
+            False,
+            id="nobody knows",
+        ),
+        pytest.param(
+            _marked("annotation", loop=True), _marked("periodic"), True, id="in other pieces"
+        ),
+        pytest.param(_marked("annotation"), _marked("whole_trace"), False, id="no steps"),
+    ],
+)
+def test_steps_by_other_marks_must_do_the_same_work(
+    before: Diagnosis, after: Diagnosis, *, comparable: bool
+) -> None:
+    found = compare(before, after)
+    assert found.comparable.answer is comparable
+    if not comparable:
+        assert "steps are not the same thing on both sides" in found.verdict.sentence
 
 
 def test_a_result_without_a_profile_is_not_compared() -> None:

@@ -40,6 +40,13 @@ def test_repeated_runs_narrow_the_interval() -> None:
     assert compare(before, after).verdict.outcome == "no_difference"
 
 
+def test_a_copy_is_no_second_run() -> None:
+    one = compare(run(40), run(38))
+    copied = compare([run(40), run(40)], [run(38), run(38)])
+    assert copied.verdict.speedup == one.verdict.speedup
+    assert "Copies of one recording are one run." in copied.notes
+
+
 def test_noise_between_runs_widens_it() -> None:
     before = [run(part) for part in (40, 52, 35)]
     after = [run(part) for part in (38, 30, 47)]

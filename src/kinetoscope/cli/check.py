@@ -76,6 +76,8 @@ def command(
     from kinetoscope.compare.regression import judge
 
     files = comparing.check_outputs(outputs)
+    if append is not None and append == Path(against) and not append.exists():
+        return _start_history(append, paths)
     shown = output.stdout_options(no_color=no_color, all_findings=False, verbose=verbose)
     found = comparing.compared(
         [against],
@@ -97,6 +99,15 @@ def command(
     if answer.status == "regressed":
         return exit_codes.FOUND
     return exit_codes.OK if answer.decided else exit_codes.NOT_COMPARABLE
+
+
+def _start_history(path: Path, runs: tuple[str, ...]) -> int:
+    """The history does not exist yet: these runs are its beginning, and nothing is compared."""
+    from kinetoscope.runs import load_side
+
+    _append(path, load_side(runs))
+    click.echo("There was no history: this is its beginning, nothing was compared.", err=True)
+    return exit_codes.OK
 
 
 def _summarise(path: Path, sentence: str, result: object) -> None:

@@ -29,7 +29,7 @@ def comparable(
         *_program(alike, steps=min(first.step.count, second.step.count)),
         *_devices(first, second),
         *_ranks(a, b),
-        *_step_definition(first, second),
+        *_step_definition(first, second, alike),
         *_options(a.recorded, b.recorded),
         *_versions(first, second),
         *_mixed(before, "before"),
@@ -109,14 +109,22 @@ def _ranks(a: Profile, b: Profile) -> list[Difference]:
     return [Difference("ranks", str(a.world_size), str(b.world_size), "refused", note)]
 
 
-def _step_definition(first: Diagnosis, second: Diagnosis) -> list[Difference]:
+def _step_definition(first: Diagnosis, second: Diagnosis, alike: Likeness) -> list[Difference]:
+    """Steps that were found by other marks must at least do the same work."""
     a, b = first.step.source, second.step.source
     if a == b:
         return []
-    unknown = "whole_trace" in (a, b)
-    effect: Effect = "refused" if unknown else "noted"
-    note = "one side has no steps" if unknown else "steps were found by other marks"
-    return [Difference("steps", a, b, effect, note)]
+    if "whole_trace" in (a, b):
+        note = "one side has no steps: record both with the same options, or mark the steps"
+        return [Difference("steps", a, b, "refused", note)]
+    often = alike.shared_ratio or alike.work_ratio
+    if not often or not 1 / SAME_WORK < often < SAME_WORK:
+        work = "nothing tells whether they do the same work"
+        if often:
+            work = f"one after does {units.times(often)} the work of one before"
+        note = f"steps were found by other marks: {work}"
+        return [Difference("steps", a, b, "refused", note)]
+    return [Difference("steps", a, b, "noted", "steps were found by other marks")]
 
 
 def _options(a: Recorded, b: Recorded) -> list[Difference]:

@@ -58,6 +58,9 @@ def compare(
     b = [after] if isinstance(after, Diagnosis) else list(after)
     if not a or not b:
         raise UsageError("a comparison needs at least one run a side")
+    given = len(a) + len(b)
+    a, b = _distinct(a), _distinct(b)
+    copies = given - len(a) - len(b)
     same = comparable(a, b, allow=options.allow)
     order = order_of(a, b)
     a, b = in_order(a), in_order(b)
@@ -84,8 +87,17 @@ def compare(
         operators=cost_changes(*profiles),
         findings=changes,
         predictions=predictions(changes, answer.speedup),
-        notes=_notes(a, b, times, order),
+        notes=(*_notes(a, b, times, order), *[_COPIES] * bool(copies)),
     )
+
+
+def _distinct(runs: Sequence[Diagnosis]) -> list[Diagnosis]:
+    """Runs without copies: no two runs take the same time to the nanosecond."""
+    found: list[Diagnosis] = []
+    for run in runs:
+        if run.profile is None or all(run.profile != other.profile for other in found):
+            found.append(run)
+    return found
 
 
 def _document(
@@ -144,6 +156,7 @@ def _notes(
     return tuple(notes)
 
 
+_COPIES = "Copies of one recording are one run."
 _RUNS_DIFFER = (
     "Two runs of one program are taken to differ by {share} (standard deviation), {source}."
 )

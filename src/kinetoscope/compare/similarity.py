@@ -39,6 +39,8 @@ class Likeness:
         size_ratio: one size of every product differs by this factor (after / before): another
             batch or sequence length; 1.0 for equal sizes.
         work_ratio: arithmetic of a step, after / before; None when not recorded.
+        shared_ratio: how often a step does what both sides do (products, else operators or
+            kernels), after / before; None when they share nothing.
     """
 
     similarity: float | None
@@ -46,6 +48,7 @@ class Likeness:
     same: bool
     size_ratio: float = 1.0
     work_ratio: float | None = None
+    shared_ratio: float | None = None
 
 
 def likeness(before: Fingerprint, after: Fingerprint) -> Likeness:
@@ -55,7 +58,7 @@ def likeness(before: Fingerprint, after: Fingerprint) -> Likeness:
         by_size = _by_products(_counts(before.products), _counts(after.products), names)
         return by_size if by_size.same else _with_hidden_products(before, after, names) or by_size
     found = [
-        (jaccard(_counts(a), _counts(b)), word)
+        (jaccard(_counts(a), _counts(b)), word, _shared(_counts(a), _counts(b)))
         for a, b, word in (
             (before.operators, after.operators, "operators"),
             (before.kernels, after.kernels, "kernels"),
@@ -65,8 +68,9 @@ def likeness(before: Fingerprint, after: Fingerprint) -> Likeness:
     ]
     if not found:
         return Likeness(None, "nothing that both recordings hold", same=True)
-    similarity, word = max(found)
-    return Likeness(similarity, f"names of {word}", same=similarity >= SAME_NAMES)
+    similarity, word, often = max(found, key=lambda one: one[0])
+    same = similarity >= SAME_NAMES
+    return Likeness(similarity, f"names of {word}", same=same, shared_ratio=often)
 
 
 def _by_products(before: Mapping[str, float], after: Mapping[str, float], names: float) -> Likeness:
@@ -74,7 +78,8 @@ def _by_products(before: Mapping[str, float], after: Mapping[str, float], names:
     work = _work(after) / max(_work(before), 1.0)
     plain = jaccard(before, after)
     if plain >= SAME_PRODUCTS:
-        return Likeness(plain, basis, same=True, work_ratio=work)
+        often = _shared(before, after)
+        return Likeness(plain, basis, same=True, work_ratio=work, shared_ratio=often)
     ratio = _size_ratio(before, after)
     scaled = jaccard(_scaled(before, after, ratio), after) if ratio else 0.0
     if ratio and scaled >= SAME_PRODUCTS and names >= SAME_OPERATORS:
@@ -112,6 +117,12 @@ def jaccard(before: Mapping[str, float], after: Mapping[str, float]) -> float:
     pairs = [(math.log1p(before.get(n, 0.0)), math.log1p(after.get(n, 0.0))) for n in names]
     total = sum(max(pair) for pair in pairs)
     return sum(min(pair) for pair in pairs) / total if total else 0.0
+
+
+def _shared(before: Mapping[str, float], after: Mapping[str, float]) -> float | None:
+    names = before.keys() & after.keys()
+    total = sum(before[name] for name in names)
+    return sum(after[name] for name in names) / total if total else None
 
 
 def _names(marks: Sequence[Mark]) -> dict[str, float]:

@@ -92,7 +92,12 @@ def utilisation(diagnosis: Diagnosis, row: DeviceTimeline | None = None) -> str:
     use = diagnosis.utilisation
     if use is None or (row is not None and (row.rank, row.device) != (use.rank, use.device)):
         return ""
+    if use.lower_bound and use.mfu < _LEAST_BOUND:
+        return ""  # most of the arithmetic is not known
     return f"MFU {'at least ' if use.lower_bound else ''}{units.percent(use.mfu)}"
+
+
+_LEAST_BOUND = 0.01
 
 
 def evidence_name(evidence: Evidence) -> str:
