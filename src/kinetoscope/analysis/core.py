@@ -130,6 +130,7 @@ class Analysis(Measured):
         *,
         calls: Sequence[str] = (),
         top: int = 3,
+        inside: IntArray | None = None,
     ) -> tuple[Location, ...]:
         """Places in the user's program that the events come from, heaviest first.
 
@@ -139,10 +140,11 @@ class Analysis(Measured):
             calls: names of the calls that may have made them (`item`, `cpu`), to find the
                 exact line when the source is at hand.
             top: how many places at most.
+            inside: nodes of user frames around the rows, when not the innermost ones are wanted.
         """
         if weights is None:
             weights = self.trace.column("dur_ns")[rows]
-        return self.locator.locations(rows, weights, calls=calls, top=top)
+        return self.locator.locations(rows, weights, calls=calls, top=top, inside=inside)
 
     def host_event_during(self, low: int, high: int) -> int:
         """Row of the innermost host event that fills most of [low, high); -1: none.

@@ -16,6 +16,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from kinetoscope.analysis.recorded_lines import RecordedLines
+from kinetoscope.analysis.source_lines import SourceLines
 from kinetoscope.analysis.sources import SourceTree
 from kinetoscope.result import Location
 from kinetoscope.trace.frames import Frame, is_user_file, parse_call_stack
@@ -39,6 +40,7 @@ class Locator:
         self._paths: dict[int, str] = {}
         captured = trace.sidecar
         self._recorded = RecordedLines(trace, captured.lines) if captured else None
+        self._read = SourceLines(trace, self._sources) if source_root is not None else None
 
     @cached_property
     def _names(self) -> IntArray:
@@ -91,12 +93,21 @@ class Locator:
         return np.where(inside, tree.user_frame[node], -1)
 
     def locations(
-        self, rows: IntArray, weights: IntArray, *, calls: Sequence[str] = (), top: int = 3
+        self,
+        rows: IntArray,
+        weights: IntArray,
+        *,
+        calls: Sequence[str] = (),
+        top: int = 3,
+        inside: IntArray | None = None,
     ) -> tuple[Location, ...]:
-        """Places of the rows, heaviest first; () when nothing is known about any of them."""
+        """Places of the rows, heaviest first; () when nothing is known about any of them.
+
+        With `inside`, places in these user frames around the rows, not in the innermost ones.
+        """
         if rows.size == 0 or self._trace.tree.rows.size == 0:
             return ()
-        frames = self.frames(rows)
+        frames = self.frames(rows) if inside is None else inside
         node = self.nodes(rows)
         module = np.where(node >= 0, self._trace.tree.module[np.maximum(node, 0)], -1)
         name = np.where(frames >= 0, self._names[self._trace.tree.rows[np.maximum(frames, 0)]], -1)
@@ -142,6 +153,10 @@ class Locator:
             user = self._trace.tree.user_frame
             same = (node[chosen] >= 0) & (user[np.maximum(node[chosen], 0)] == frames[chosen])
             found[chosen] = self._recorded.of(np.where(same, node[chosen], -1))
+        if self._read is not None:
+            for i in some:
+                if found[i] == 0 and node[i] >= 0 and frames[i] >= 0:
+                    found[i] = self._read.of(int(node[i]), int(frames[i]))
         return found
 
     def _location(

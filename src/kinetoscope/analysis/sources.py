@@ -19,6 +19,7 @@ class SourceTree:
     def __init__(self, root: Path | None) -> None:
         self._root = root
         self._texts: dict[str, list[str] | None] = {}
+        self._modules: dict[str, ast.Module | None] = {}
 
     def short(self, file: str) -> str:
         """The file's path below the root; the whole path when it lies elsewhere."""
@@ -39,18 +40,25 @@ class SourceTree:
 
         None when the file is not at hand, does not match the recording, or several lines fit.
         """
-        lines = self._lines(frame.file)
-        if lines is None:
-            return None
-        try:
-            module = ast.parse("\n".join(lines))
-        except (SyntaxError, ValueError):
-            return None
-        function = _function_at(module, frame)
+        function = self.function(frame)
         if function is None:
             return None
         found = sorted({node.lineno for node in _calls(function) if _callee(node) in calls})
         return found[0] if len(found) == 1 else None
+
+    def function(self, frame: Frame) -> ast.AST | None:
+        """The function of a frame; None when the file is not at hand or does not match."""
+        module = self._module(frame.file)
+        return _function_at(module, frame) if module is not None else None
+
+    def _module(self, file: str) -> ast.Module | None:
+        if file not in self._modules:
+            lines = self._lines(file)
+            try:
+                self._modules[file] = ast.parse("\n".join(lines)) if lines is not None else None
+            except (SyntaxError, ValueError):
+                self._modules[file] = None
+        return self._modules[file]
 
     def _lines(self, file: str) -> list[str] | None:
         if file not in self._texts:
@@ -89,6 +97,15 @@ class SourceTree:
         return found
 
 
+_ANONYMOUS: dict[str, type[ast.AST]] = {
+    "<genexpr>": ast.GeneratorExp,
+    "<listcomp>": ast.ListComp,
+    "<setcomp>": ast.SetComp,
+    "<dictcomp>": ast.DictComp,
+    "<lambda>": ast.Lambda,
+}
+
+
 def _function_at(module: ast.Module, frame: Frame) -> ast.AST | None:
     """The function that starts at the frame's line (its decorators count).
 
@@ -97,6 +114,10 @@ def _function_at(module: ast.Module, frame: Frame) -> ast.AST | None:
     """
     if frame.function == "<module>":
         return module
+    if frame.function in _ANONYMOUS:
+        kind = _ANONYMOUS[frame.function]
+        found = [n for n in ast.walk(module) if isinstance(n, kind) and n.lineno == frame.line]  # type: ignore[attr-defined]
+        return found[0] if len(found) == 1 else None
     around: ast.AST | None = None
     for node in ast.walk(module):
         if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):

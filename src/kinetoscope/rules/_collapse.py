@@ -243,9 +243,11 @@ def loop_places(
     """The functions with the loops, then those that the iterations call."""
     tree = analysis.trace.tree
     outer = np.array([_frame_around(analysis, loop) for loop in loops], dtype=np.int64)
-    weights = np.array([loop.end - loop.starts[0] for loop in loops], dtype=np.int64)
-    known = outer >= 0
-    first = analysis.locations(tree.rows[outer[known]], weights[known], calls=calls, top=2)
+    known = [k for k in np.flatnonzero(outer >= 0).tolist() if loops[k].nodes.size]
+    none = np.empty(0, dtype=np.int64)
+    nodes = np.concatenate([none, *(loops[k].nodes[: loops[k].body] for k in known)])
+    frames = np.repeat(outer[known], [loops[k].nodes[: loops[k].body].size for k in known])
+    first = analysis.locations(tree.rows[nodes], calls=calls, top=2, inside=frames)
     body = np.concatenate([loop.nodes[: loop.body] for loop in loops])
     inner = analysis.locations(tree.rows[body], calls=calls, top=2)
     seen = {(place.file, place.function) for place in first}

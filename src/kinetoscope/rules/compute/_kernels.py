@@ -75,25 +75,25 @@ def places(
     inner = analysis.locations(rows, calls=calls, top=2 if whole_step else 3)
     if not whole_step:
         return inner
-    outer = analysis.locations(_step_frames(analysis, rows), top=1)
+    frames = _step_frames(analysis, rows)
+    known = frames >= 0
+    outer = analysis.locations(rows[known], inside=frames[known], top=1)
     seen = {(place.file, place.function) for place in inner}
     return inner + tuple(p for p in outer if (p.file, p.function) not in seen)
 
 
 def _step_frames(analysis: Analysis, rows: IntArray) -> IntArray:
-    """Rows of the outermost user frames around the events that are no longer than a step."""
+    """Outermost user frame around each event that is no longer than a step; -1: none."""
     tree = analysis.trace.tree
-    frames = np.unique(analysis.locator.frames(rows))
-    frames = frames[frames >= 0]
+    frames = analysis.locator.frames(rows)
     longest = 1.5 * analysis.step_ns
-    while frames.size:
-        parent = tree.parent[frames]
+    while True:
+        parent = np.where(frames >= 0, tree.parent[np.maximum(frames, 0)], -1)
         up = np.where(parent >= 0, tree.user_frame[np.maximum(parent, 0)], -1)
         short = (up >= 0) & (tree.end[up] - tree.start[up] <= longest)
         if not short.any():
-            break
-        frames = np.unique(np.where(short, up, frames))
-    return np.asarray(tree.rows[frames], dtype=np.int64)
+            return np.asarray(frames, dtype=np.int64)
+        frames = np.where(short, up, frames)
 
 
 def alone(analysis: Analysis, rows: IntArray) -> npt.NDArray[np.bool_]:
