@@ -73,8 +73,13 @@ def places(
     """
     rows = analysis.in_window(rows)
     inner = analysis.locations(rows, calls=calls, top=2 if whole_step else 3)
-    if not whole_step:
-        return inner
+    return with_step(analysis, inner, rows) if whole_step else inner
+
+
+def with_step(
+    analysis: Analysis, inner: tuple[Location, ...], rows: IntArray
+) -> tuple[Location, ...]:
+    """Places of events, and the call in the function that runs a step which leads to them."""
     frames = _step_frames(analysis, rows)
     known = frames >= 0
     outer = analysis.locations(rows[known], inside=frames[known], top=1)

@@ -32,6 +32,7 @@ from kinetoscope.metrics.phase import trains
 from kinetoscope.replay import Change
 from kinetoscope.result import Evidence, Fix
 from kinetoscope.rules.api import Example, Hit, Options, Rule
+from kinetoscope.rules.compute._kernels import with_step
 from kinetoscope.rules.framework._surroundings import steady_extent
 from kinetoscope.rules.framework._waiting import calls_inside
 from kinetoscope.trace.kinds import Family, Kind
@@ -82,7 +83,7 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
             Evidence("host_time", on_host, "ns"),
             Evidence("device_time", on_device, "ns"),
         ),
-        locations=analysis.locations(casts),
+        locations=with_step(analysis, analysis.locations(casts, top=2), casts),
         fix=_fix(training=training),
         gain=analysis.gain(
             Change(host_cut=host, host_cut_factor=0.8, drop_calls=calls),

@@ -34,6 +34,7 @@ from kinetoscope.metrics.phase import trains
 from kinetoscope.replay import Change
 from kinetoscope.result import Evidence, Fix
 from kinetoscope.rules.api import Example, Hit, Options, Rule
+from kinetoscope.rules.compute._kernels import with_step
 from kinetoscope.trace.frames import has_fast_path, is_fast_path
 from kinetoscope.trace.kinds import Family, Kind
 from kinetoscope.trace.trace import IntArray
@@ -82,7 +83,7 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
             Evidence("autograd_nodes_per_step", round(nodes, 1), "count"),
             Evidence("steps_without_backward", steps.count, "count"),
         ),
-        locations=analysis.locations(rows),
+        locations=with_step(analysis, analysis.locations(rows, top=2), rows),
         fix=Fix(
             summary="Run inference in `torch.inference_mode()`.",
             snippet="with torch.inference_mode():\n    output = model(batch)",
