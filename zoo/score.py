@@ -1,14 +1,19 @@
 """Scores the diagnosis against recordings whose truth is known.
 
-    python -m zoo.score FOLDER [CASE ...] [--verbose]
+    python -m zoo.score FOLDER [CASE ...] [--source-root DIR]
 
 FOLDER holds `TRUTH.json` and `CASE.slow.json.gz`, `CASE.fixed.json.gz` (or one file a rank).
 The truth is measured without a profiler, so it owes nothing to this program.
+
+With `--source-root zoo/programs` it also counts how often an exact line of the finding is in the
+planted statement (a loop counts with its body), among the programs whose recording shows the
+function with that statement.
 """
 
 from __future__ import annotations
 
 import argparse
+import ast
 import json
 import math
 import statistics
@@ -19,7 +24,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from kinetoscope.engine import diagnose
+from kinetoscope.engine import DiagnoseOptions, Examined, examine
 from kinetoscope.result import Diagnosis, Finding
 from kinetoscope.result.finding import SEVERITIES
 
@@ -49,6 +54,7 @@ class Score:
     cause_rank: int | None
     cause_right: bool | None
     function_right: bool | None
+    line_right: bool | None
     gain: str
     gain_right: bool | None
     gain_error: float | None
@@ -66,12 +72,15 @@ def files_of(folder: Path, case: str, variant: str) -> list[Path]:
     )
 
 
-def score_case(folder: Path, case: str, truth: dict[str, Any], variant: str) -> Score | None:
+def score_case(
+    folder: Path, case: str, truth: dict[str, Any], variant: str, source_root: Path | None = None
+) -> Score | None:
     """Diagnose one recording and compare."""
     files = files_of(folder, case, variant)
     if not files:
         return None
-    result = diagnose([str(f) for f in files])
+    examined = examine([str(f) for f in files], options=DiagnoseOptions(source_root=source_root))
+    result = examined.diagnosis
     planted = bool(truth.get("codes")) and variant != "fixed"
     program = [f for f in result.findings if f.class_ != "quality"]
     high = SEVERITIES.index("high")
@@ -96,6 +105,7 @@ def score_case(folder: Path, case: str, truth: dict[str, Any], variant: str) -> 
             None,
             None,
             None,
+            None,
             "",
             None,
             None,
@@ -113,6 +123,7 @@ def score_case(folder: Path, case: str, truth: dict[str, Any], variant: str) -> 
         rank,
         rank is not None and rank <= 3,
         _function(hit, truth),
+        _line(hit, truth, examined, source_root),
         text,
         gain_right,
         error,
@@ -144,6 +155,38 @@ def _function(hit: Finding | None, truth: dict[str, Any]) -> bool | None:
     return hit is not None and any(place.function in wanted for place in hit.locations)
 
 
+def _line(
+    hit: Finding | None, truth: dict[str, Any], examined: Examined, root: Path | None
+) -> bool | None:
+    """Is an exact line in the planted statement? None where source or recording do not allow it."""
+    planted = truth.get("planted") or {}
+    if root is None or not (root / str(planted.get("file"))).is_file():
+        return None
+    frames = (f for f in examined.lead.trace.tree.frames.values() if f is not None)
+    if (planted["file"], planted["function"]) not in {
+        (Path(f.file).name, f.function) for f in frames
+    }:
+        return None
+    low, high = _statement((root / planted["file"]).read_text(), planted["line"])
+    return hit is not None and any(
+        place.exact and Path(place.file or "").name == planted["file"] and low <= place.line <= high
+        for place in hit.locations
+        if place.line is not None
+    )
+
+
+def _statement(source: str, line: int) -> tuple[int, int]:
+    """First and last line of the innermost statement around a line, functions left out."""
+    nodes = (n for n in ast.walk(ast.parse(source)) if isinstance(n, ast.stmt))
+    around = [
+        (n.lineno, n.end_lineno or n.lineno)
+        for n in nodes
+        if not isinstance(n, ast.FunctionDef | ast.ClassDef)
+        and n.lineno <= line <= (n.end_lineno or n.lineno)
+    ]
+    return max(around, default=(line, line))
+
+
 def _gain(
     hit: Finding | None, speedup: float
 ) -> tuple[bool | None, float | None, float | None, str]:
@@ -169,6 +212,7 @@ def _row(score: Score, truth: dict[str, Any]) -> list[str]:
         "" if score.cause_right is None else str(score.cause_rank or "-"),
         _mark(score.cause_right),
         _mark(score.function_right),
+        _mark(score.line_right),
         score.gain,
         f"{truth.get('speedup', 0):.2f}" if score.cause_right is not None else "",
         _mark(score.gain_right),
@@ -196,6 +240,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("cases", nargs="*")
     parser.add_argument("--variant", default="slow", choices=("slow", "fixed", "light"))
+    parser.add_argument("--source-root", type=Path, help="folder of the recorded programs")
     args = parser.parse_args()
     truths = json.loads((args.folder / "TRUTH.json").read_text())
     table = Table(
@@ -205,6 +250,7 @@ def main() -> None:
         "#",
         "cause",
         "function",
+        "line",
         "gain",
         "true",
         "in range",
@@ -217,7 +263,7 @@ def main() -> None:
     for case, truth in sorted(truths.items()):
         if args.cases and case not in args.cases:
             continue
-        score = score_case(args.folder, case, truth, args.variant)
+        score = score_case(args.folder, case, truth, args.variant, args.source_root)
         if score is not None:
             scores.append((score, truth))
             table.add_row(*_row(score, truth))
@@ -231,6 +277,7 @@ def _totals(console: Console, scores: list[Score], variant: str) -> None:
     console.print(f"class right           {_share([s.class_right for s in scores])}")
     console.print(f"cause in first three  {_share([s.cause_right for s in scores])}")
     console.print(f"function named        {_share([s.function_right for s in scores])}")
+    console.print(f"exact line            {_share([s.line_right for s in scores])}")
     console.print(f"true gain in range    {_share([s.gain_right for s in scores])}")
     console.print(f"median |log gain error| {_median([s.gain_error for s in scores])}")
     console.print(f"median range width    {_median([s.gain_width for s in scores])}")

@@ -40,7 +40,7 @@ class Locator:
         self._paths: dict[int, str] = {}
         captured = trace.sidecar
         self._recorded = RecordedLines(trace, captured.lines) if captured else None
-        self._read = SourceLines(trace, self._sources) if source_root is not None else None
+        self._read = SourceLines(trace, self._sources)
 
     @cached_property
     def _names(self) -> IntArray:
@@ -153,10 +153,10 @@ class Locator:
             user = self._trace.tree.user_frame
             same = (node[chosen] >= 0) & (user[np.maximum(node[chosen], 0)] == frames[chosen])
             found[chosen] = self._recorded.of(np.where(same, node[chosen], -1))
-        if self._read is not None:
-            for i in some:
-                if found[i] == 0 and node[i] >= 0 and frames[i] >= 0:
-                    found[i] = self._read.of(int(node[i]), int(frames[i]))
+        chosen = np.fromiter(some, dtype=np.int64)
+        open_ = (found[chosen] == 0) & (node[chosen] >= 0) & (frames[chosen] >= 0)
+        for i in self._read.readable(chosen[open_], frames):
+            found[i] = self._read.of(int(node[i]), int(frames[i]))
         return found
 
     def _location(
@@ -175,7 +175,7 @@ class Locator:
         if frame is None:
             return None
         called = captured or self._guessed_line(frame, calls)
-        snippet = self._sources.line(frame.file, called or frame.line)
+        snippet = self._sources.line_of(frame, called or frame.line)
         return Location(
             file=frame.file,
             line=called or frame.line,

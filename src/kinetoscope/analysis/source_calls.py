@@ -204,7 +204,11 @@ class _Walk(ast.NodeVisitor):
         self.all(*node.body, *node.orelse)
 
     def visit_While(self, node: ast.While) -> None:
-        self.loop(lambda: (self._test(node.test), self.all(*node.body))[1])
+        def inside() -> None:
+            self._test(node.test)
+            self.all(*node.body)
+
+        self.loop(inside)
         self.all(*node.orelse)
 
     def visit_For(self, node: ast.For | ast.AsyncFor) -> None:
@@ -260,7 +264,7 @@ def only_hot_line(function: ast.AST) -> int | None:
         body = inner[0].body
         simple = len(body) == 1 and isinstance(body[0], ast.Assign | ast.AugAssign | ast.Expr)
         return body[0].lineno if simple else None
-    return int(inner[0].lineno)  # type: ignore[attr-defined]
+    return inner[0].lineno
 
 
 _LOOPS = (

@@ -30,7 +30,7 @@ Label = tuple[frozenset[str], bool]
 _NAMED, _ANY, _LEFT_OUT, _AGAIN = 3.0, 1.0, -0.2, -0.3
 """Agreement by name and without; a call that made no event; a loop that starts over."""
 _MOST_CHILDREN, _MOST_TOKENS = 600, 400
-_AGREE = 0.6
+_AGREE = 0.5
 """Part of the children with a name that must be found, for the source to be the one that ran."""
 _MOSTLY = 0.4
 """Part of a function's own time on one line from which on that line is the place."""
@@ -51,6 +51,14 @@ class SourceLines:
         self._aligned: dict[tuple[int, tuple[int, ...]], list[int]] = {}
         self._of_frame: dict[int, dict[int, int]] = {}
         self._labels: dict[int, Label] = {}
+
+    def readable(self, which: IntArray, frames: IntArray) -> list[int]:
+        """Of these positions those whose frame (a call-tree node each) has its source at hand."""
+        if not which.size:
+            return []
+        names, position = np.unique(self._names[frames[which]], return_inverse=True)
+        known = np.array([self._function(int(n)) is not None for n in names], dtype=bool)
+        return [int(i) for i in which[known[position]]]
 
     def of(self, node: int, frame: int) -> int:
         """Line in a user frame on which an event inside it was called; 0: unknown.
@@ -132,7 +140,7 @@ class SourceLines:
         last = frame + 1 + int(np.searchsorted(tree.start[frame + 1 : stop], tree.end[frame]))
         inside = np.arange(frame + 1, last)
         mine = (tree.parent[inside] == frame) & np.isin(tree.kind[inside], _SHOWN)
-        return inside[mine]
+        return np.asarray(inside[mine], dtype=np.int64)
 
     def _label(self, node: int) -> Label:
         name_id = int(self._names[node])
@@ -189,8 +197,8 @@ def align(labels: list[Label], tokens: list[Token]) -> list[int]:
             hits += bool(named[event, at])
         if origin is not None:
             at = int(origin[at])
-    nameable = int(named.any(axis=1).sum())
-    return chosen if hits >= _AGREE * nameable else [0] * len(labels)
+    must = named.any(axis=1) | np.array([not wild for _, wild in labels])
+    return chosen if hits >= _AGREE * must.sum() else [0] * len(labels)
 
 
 def _agreement(

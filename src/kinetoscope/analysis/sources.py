@@ -14,7 +14,11 @@ _LARGEST = 2_000_000
 
 
 class SourceTree:
-    """The sources under one folder; finds nothing without a folder."""
+    """The sources under one folder; without a folder the files that a trace names by whole path.
+
+    Those are read only for functions that lie where the recording says: a trace from elsewhere may
+    name a file that is another one here.
+    """
 
     def __init__(self, root: Path | None) -> None:
         self._root = root
@@ -29,7 +33,15 @@ class SourceTree:
         return file
 
     def line(self, file: str, number: int) -> str | None:
-        """Text of a line without its indentation; None when the file is not at hand."""
+        """Text of a line without its indentation; None when the file is not below the folder."""
+        return self._text(file, number) if self._root is not None else None
+
+    def line_of(self, frame: Frame, number: int) -> str | None:
+        """The same for a line of a frame's function."""
+        known = self._root is not None or self.function(frame) is not None
+        return self._text(frame.file, number) if known else None
+
+    def _text(self, file: str, number: int) -> str | None:
         lines = self._lines(file)
         if lines is None or not 1 <= number <= len(lines):
             return None
@@ -78,8 +90,11 @@ class SourceTree:
 
     def _find(self, file: str) -> Path | None:
         """The file under the root whose path ends like the recorded one, if only one does."""
-        if self._root is None or not file.endswith(".py"):
+        if not file.endswith(".py"):
             return None
+        if self._root is None:
+            whole = Path(file)
+            return whole if whole.is_absolute() and whole.is_file() else None
         parts = Path(file.replace("\\", "/")).parts
         for first in range(len(parts)):
             tail = Path(*[p for p in parts[first:] if p not in ("/", "..")])

@@ -47,7 +47,7 @@ without events, 4 analysed but the input was damaged (1 wins over 4).
     "--source-root",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     metavar="DIR",
-    help="Folder with the sources of the recorded program: shows lines of code.",
+    help="Folder with the sources of the recorded program: finds exact lines and shows them.",
 )
 @options.device_peaks
 @click.option("--preview", is_flag=True, help="Run rules too that no recording has proved yet.")

@@ -52,6 +52,20 @@ class DeviceOps:
     anchor: IntArray
     stream: IntArray
 
+    @property
+    def at(self) -> IntArray:
+        """Start of each event's launch, ns; -1 where it was not recorded."""
+        return self._of_call("ts_ns")
+
+    @property
+    def thread_of_call(self) -> IntArray:
+        """Thread of each event's launch; -1 where it was not recorded."""
+        return self._of_call("thread")
+
+    def _of_call(self, column: str) -> IntArray:
+        values = self.trace.column(column)[np.maximum(self.call, 0)].astype(np.int64)
+        return np.where(self.call >= 0, values, -1)
+
     @cached_property
     def args_key(self) -> IntArray:
         """Events with equal keys were launched by equal calls: same operator, shapes and types."""

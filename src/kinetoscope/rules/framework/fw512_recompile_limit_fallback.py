@@ -1,8 +1,8 @@
 """A compiled function reached its limit of compilations and runs eagerly from then on.
 
 ## What it finds
-A function that `torch.compile` has compiled eight times, and later steps in which Dynamo looks for
-a version that fits, finds none, and runs the function as it was written.
+Calls of a compiled function in which Dynamo looks for a version that fits, finds none, compiles
+none, and runs the function as it was written: it was compiled as often as is allowed (eight times).
 
 ## Why it matters
 At the limit Dynamo gives up without an error. All the time in the compiler was spent for nothing:
@@ -13,7 +13,9 @@ Remove what makes the versions differ; `TORCH_LOGS=recompiles` names the guard.
 `torch._dynamo.config.recompile_limit` only moves the end.
 
 ## Limits
-The recording must contain the last compilations and the steps after them.
+A recording without any compiled call is left alone: old versions of torch do not mark them. What
+an eager call takes once it is compiled is taken from the compiled calls of the same recording,
+whose inputs may be smaller.
 """
 
 from __future__ import annotations
@@ -24,11 +26,19 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kinetoscope.analysis import Analysis
+from kinetoscope.metrics.device_ops import Flags, device_ops
 from kinetoscope.metrics.intervals import union
+from kinetoscope.replay import Change
 from kinetoscope.result import Evidence, Fix, Gain
 from kinetoscope.result.finding import NO_GAIN
 from kinetoscope.rules.api import Example, Hit, Options, Rule
-from kinetoscope.rules.framework._compiling import compilations, lookups, regions
+from kinetoscope.rules.framework._compiling import (
+    CompiledCalls,
+    compilations,
+    compiled_calls,
+    lookups,
+    regions,
+)
 from kinetoscope.trace.kinds import Kind
 from kinetoscope.trace.trace import IntArray
 from kinetoscope.units import count, duration
@@ -40,6 +50,15 @@ _URL = (
     "https://docs.pytorch.org/docs/2.14/user_guide/torch_compiler/compile/"
     "programming_model.recompilation.html"
 )
+_FIX = Fix(
+    summary="Remove what makes the versions differ: dynamic shapes, no changing Python "
+    "numbers in the function. TORCH_LOGS=recompiles names the guard that failed.",
+    snippet="model = torch.compile(model, dynamic=True)",
+    reference=_URL,
+)
+_CALL_NS = 60_000
+"""What a compiled call costs the host at best, with its guards: most of what a recording shows is
+the profiler's, which records every frame around it."""
 _SPREAD = 0.15
 """Spread of the ratio of two medians over a few steps."""
 
@@ -51,10 +70,96 @@ class Thresholds(Options, frozen=True):
     """`torch._dynamo.config.recompile_limit`."""
     min_eager_steps: int = 2
     """Steps after the last compiled call in which Dynamo looked for a version."""
+    min_eager_calls: int = 2
+    """Calls in the steady steps that found no version, where others run compiled."""
+    left: tuple[float, float, float] = (3.0, 1.5, 1.0)
+    """Time of such a call, once compiled, over that of the longest compiled call: its inputs may be
+    larger than those of any version that there is."""
 
 
 def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
-    """Follow the functions that reached the limit."""
+    """Follow the functions that reached the limit: in whole steps, else call by call."""
+    found = list(_in_steps(analysis, options))
+    yield from found or _in_calls(analysis, options)
+
+
+def _in_calls(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
+    """Calls that found no version, beside others that run compiled."""
+    calls = analysis.get(compiled_calls)
+    low, high = analysis.times.host_window
+    inside = (calls.start >= low) & (calls.end <= high)
+    eager, ready = inside & calls.eager, inside & calls.compiled
+    if eager.sum() < options.min_eager_calls or not calls.compiled.any():
+        return
+    each = int(eager.sum()) / analysis.steps_on_host
+    spent = calls.end - calls.start
+    slow = int(np.median(spent[eager]))
+    fast = int(np.median(spent[ready])) if ready.any() else 0
+    yield Hit(
+        message=(
+            f"{count(round(each, 1))} calls of compiled functions a step find no version that fits "
+            f"and run eagerly, as the limit of compilations is reached: {duration(slow)} each"
+            + (f", compiled ones {duration(fast)}." if fast else ".")
+        ),
+        evidence=(
+            Evidence("eager_calls_per_step", round(each, 1), "count"),
+            Evidence("eager_call", slow, "ns"),
+            *((Evidence("compiled_call", fast, "ns"),) if fast else ()),
+        ),
+        locations=analysis.locations(_launched(analysis, calls, eager)),
+        fix=_FIX,
+        gain=_compiled_gain(analysis, calls, (eager, ready), options) if fast else NO_GAIN,
+        confidence=0.9,
+        claims=union(calls.start[eager], calls.end[eager]),
+        at_least="medium",
+        keep=True,
+    )
+
+
+def _launched(analysis: Analysis, calls: CompiledCalls, which: Flags) -> IntArray:
+    """Rows of the device events that these calls launched; else of their lookups."""
+    work = analysis.get(device_ops)
+    rows = work.rows[calls.inside(which, work.thread_of_call, work.at)]
+    return rows if rows.size else calls.lookup[which]
+
+
+def _compiled_gain(
+    analysis: Analysis, calls: CompiledCalls, which: tuple[Flags, Flags], options: Thresholds
+) -> Gain:
+    """Each eager call takes, on host and device, about what the compiled ones take."""
+    eager, ready = which
+    trace = analysis.trace
+    launch = analysis.rows(Kind.LAUNCH, Kind.COPY_CALL)
+    thread, at = trace.column("thread")[launch].astype(np.int64), trace.column("ts_ns")[launch]
+    work = analysis.get(device_ops)
+    owner = calls.number(work.thread_of_call, work.at)
+    ns = np.bincount(owner[owner >= 0], work.ns[owner >= 0], calls.start.size)
+    longest = float(ns[ready].max(initial=0.0))
+    mine = np.flatnonzero((owner >= 0) & eager[np.maximum(owner, 0)])
+    first = mine[np.unique(owner[mine], return_index=True)[1]]
+    spent = (calls.end - calls.start).astype(np.float64)
+    slow, fast = max(float(np.median(spent[eager])), 1.0), float(np.median(spent[ready]))
+    host = 1.5 * fast / slow, fast / slow, min(fast, _CALL_NS) / slow
+    drop = np.setdiff1d(launch[calls.inside(eager, thread, at)], work.call[first])
+    cut = union(calls.start[eager], calls.end[eager])
+    return analysis.gain(
+        *(
+            Change(
+                host_cut=cut,
+                host_cut_factor=max(1 - kept, 0.0),
+                drop_calls=drop,
+                durations=(
+                    work.rows[first],
+                    np.minimum(factor * longest, ns[owner[first]]).astype(np.int64),
+                ),
+            )
+            for factor, kept in zip(options.left, host, strict=True)
+        )
+    )
+
+
+def _in_steps(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
+    """Whole steps that run eagerly, after others that ran compiled."""
     frame = _at_limit(analysis, options)
     if frame is None:
         return
@@ -78,12 +183,7 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
             *((Evidence("compiled_step", fast, "ns"),) if fast else ()),
         ),
         locations=analysis.locations(rows),
-        fix=Fix(
-            summary="Remove what makes the versions differ: dynamic shapes, no changing Python "
-            "numbers in the function. TORCH_LOGS=recompiles names the guard that failed.",
-            snippet="model = torch.compile(model, dynamic=True)",
-            reference=_URL,
-        ),
+        fix=_FIX,
         gain=_gain(slow, fast),
         confidence=0.7,
         claims=union(steps.edges[eager], steps.edges[eager + 1]),
@@ -139,6 +239,21 @@ def _training(t: TraceBuilder, *, falls_back: bool) -> None:
             t.kernel("triton", at + 100, 850, launch_at=at + 60)
 
 
+def _other_sizes(t: TraceBuilder) -> None:
+    for step in range(6):
+        at = step * 3_000.0
+        t.step(at, 3_000)
+        for i in range(2):
+            begin = at + 10 + i * 400
+            t.python("torch/_dynamo/eval_frame.py(956): compile_wrapper", begin, 300 + 2_200 * i)
+            t.op("TorchDynamo Cache Lookup", begin + 5, 30)
+            if i == 0:
+                t.op(f"Torch-Compiled Region: 0/{step % 2}", begin + 40, 200)
+                t.kernel("triton", begin + 80, 60, launch_at=begin + 60)
+            for k in range(20 * i):
+                t.kernel("eager", begin + 60 + k * 100, 95, launch_at=begin + 50 + k * 100)
+
+
 def _falls_back(t: TraceBuilder) -> None:
     _training(t, falls_back=True)
 
@@ -159,6 +274,7 @@ RULE = Rule(
     references=(_URL,),
     examples=(
         Example("eager steps after the eighth version", _falls_back, fires=True),
+        Example("inputs of other sizes run eagerly, past a lower limit", _other_sizes, fires=True),
         Example("an eighth version that serves all steps", _stays_compiled, fires=False),
     ),
 )
