@@ -10,6 +10,7 @@ from kinetoscope.analysis.gains import ReplayedGain
 from kinetoscope.outlook import next_limit, with_outlook
 from kinetoscope.replay import Change, combined
 from kinetoscope.result import Finding
+from kinetoscope.rules.api import as_known
 from kinetoscope.testing import TraceBuilder
 from kinetoscope.trace.kinds import Kind
 
@@ -108,6 +109,43 @@ def test_findings_get_their_next_limit_and_the_first_ones_are_combined() -> None
     (both,) = together
     assert both.codes == ("XX0", "XX1")
     assert both.gain.mid == pytest.approx(1000 / 820, rel=0.03)
+
+
+def test_together_is_stated_no_finer_than_each_alone() -> None:
+    """Each of two fixes is known to 20 % at best; both at once are not known better."""
+    analysis = _loading()
+    changes = [
+        Change(host_cut=analysis.extent(analysis.rows(Kind.LOADER))),
+        _named(analysis, "think"),
+    ]
+    gains = [_gain(analysis, change) for change in changes]
+    findings = [
+        Finding(f"XX{i}", "name", "framework", "high", 0.9, "text", gain=as_known(gain.stated()))
+        for i, gain in enumerate(gains)
+    ]
+    known = {id(f): g for f, g in zip(findings, gains, strict=True)}
+    _, (both,) = with_outlook(analysis, findings, known)
+    assert both.gain.high >= max(f.gain.high for f in findings)
+    assert both.gain.high / both.gain.low >= 1.4  # exp(2 x 0.2) = 1.49, low never below one alone
+
+
+def test_work_from_before_the_only_step_is_no_idle_time_after_a_fix() -> None:
+    """The host waits 500 us for the step before; its own 400 us of kernels become 200.
+
+    After that the device computes 700 of 700 us: nobody waits for the host.
+    """
+    t = TraceBuilder()
+    t.step(1_000, 600)
+    t.kernel("ampere_sgemm_128x64_nn", 900, 600, launch_at=800)
+    t.sync(1_010, 490)
+    for i in range(4):
+        t.kernel("ampere_sgemm_64x64_nn", 1_515 + i * 100, 100, launch_at=1_502 + i * 5)
+    analysis = Analysis(t.read())
+    rows = analysis.matching(lambda name: name == "ampere_sgemm_64x64_nn")
+    gain = _gain(analysis, Change(durations=(rows, np.full(rows.size, 50_000, dtype=np.int64))))
+    limit = next_limit(analysis, gain)
+    assert limit.class_ == "compute"
+    assert limit.share > 0.9
 
 
 def test_a_gain_that_was_not_replayed_has_no_outlook() -> None:

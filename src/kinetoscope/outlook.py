@@ -71,7 +71,7 @@ def _together(
     return tuple(
         Together(
             tuple(findings[at].code for at, _ in replayed[:count]),
-            analysis.what_if.together([gain for _, gain in replayed[:count]]),
+            as_known(analysis.what_if.together([gain for _, gain in replayed[:count]])),
         )
         for count in range(2, len(replayed) + 1)
     )

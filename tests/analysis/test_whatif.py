@@ -39,3 +39,20 @@ def test_what_the_profiler_does_not_explain_may_be_in_what_stays(
     gain = analysis.gain(Change(host_cut=cut))
     assert gain.high == pytest.approx(high, rel=0.02)
     assert gain.mid == pytest.approx(5.0, rel=0.02)
+
+
+def test_a_small_fix_gains_no_more_than_what_it_removes() -> None:
+    """30 us of a host-bound step go. Whatever the profiler cost the rest: no more than 30 us."""
+    t = TraceBuilder()
+    for step in range(4):
+        at = step * 1_000
+        t.step(at, 1_000)
+        for i in range(90):
+            t.kernel("add", at + i * 10 + 6, 1, launch_at=at + i * 10 + 2, op="aten::add")
+        t.python("train.py(3): log", at + 950, 30)
+    analysis = Analysis(t.read())
+    log = analysis.extent(analysis.matching(lambda name: "log" in name))
+    gain = analysis.gain(Change(host_cut=log))
+    fastest = analysis.step_time.low
+    assert fastest < 700_000  # the bracket is wide
+    assert gain.high <= 1.02 * fastest / (fastest - 30_000)

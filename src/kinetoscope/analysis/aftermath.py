@@ -82,7 +82,23 @@ def _events(analysis: Analysis, found: Timeline) -> tuple[IntArray, IntArray, In
     here = found.kept & (found.end > found.begin)
     if device is not None:
         here &= analysis.trace.column("device")[rows] == device.device
-    return rows[here], found.begin[here], found.end[here]
+    known = rows[here], found.begin[here], found.end[here]
+    if found.edges.size >= 2:
+        return known
+    first, *rest = (np.concatenate(pair) for pair in zip(_earlier(analysis), known, strict=True))
+    return first, rest[0], rest[1]
+
+
+def _earlier(analysis: Analysis) -> tuple[IntArray, IntArray, IntArray]:
+    """What was launched before the only step and the device still does in it, as recorded."""
+    trace, device = analysis.trace, analysis.device
+    rows = analysis.times.orphan_rows
+    if device is not None:
+        rows = rows[trace.column("device")[rows] == device.device]
+    start = trace.column("ts_ns")[rows]
+    end = start + trace.column("dur_ns")[rows]
+    late = end > analysis.model.origin
+    return rows[late], start[late], end[late]
 
 
 def _activity(

@@ -124,13 +124,16 @@ class WhatIf:
         middle = max(base(mid_f) / after(MID, mid_f), 1.0)
         # Profiling may have inflated what the fix removes and what it leaves to a different
         # degree: the likely part that goes is also set against the slowest remainder, the largest
-        # one and the likely step against the fastest.
+        # one against the fastest. What a wait kept apart may overlap by more than the wait took:
+        # there the likely step is set against the fastest remainder as well.
         slowest, fastest = after(LOW, slow_f), after(HIGH, fast_f)
         likely = max(base(mid_f) - after(LOW, mid_f), 0.0)
         most = max(base(slow_f) - after(HIGH, slow_f), 0.0)
         lows = [base(slow_f) / slowest, 1 + likely / slowest, base(fast_f) / after(LOW, fast_f)]
-        highs = [base(fast_f) / fastest, base(mid_f) / fastest, base(slow_f) / after(HIGH, slow_f)]
+        highs = [base(fast_f) / fastest, base(slow_f) / after(HIGH, slow_f)]
         highs += [1 + most / fastest, self._at_most(base(mid_f), replays)]
+        if any(triple[HIGH].unblock is not None for triple in changes.values()):
+            highs.append(base(mid_f) / fastest)
         bottom = max(min(*lows, middle) / replays.slack, 1.0)
         top = max(*highs, middle) * replays.slack
         low, mid, high = round(bottom, 3), round(middle, 3), round(top, 3)
