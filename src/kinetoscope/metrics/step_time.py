@@ -43,6 +43,8 @@ class StepTimes:
         cv: coefficient of variation of the periods that set the pace; 0 for fewer than two.
         irregular: True when some steps take several times as long as the others (a checkpoint, a
             new epoch): then means stand for the pace, which a median would leave out.
+        lead_ns: time before the window of a recording without steps, in which the device worked on
+            what was launched before; no part of the step.
     """
 
     recorded_ns: int
@@ -57,6 +59,7 @@ class StepTimes:
     device_step: IntArray
     cv: float
     irregular: bool = False
+    lead_ns: int = 0
 
     @property
     def device_bound(self) -> bool:
@@ -89,9 +92,11 @@ def step_times(trace: Trace) -> StepTimes:
         device_pace = float(window[1] - window[0]) / inside if device.size else 0.0
         host_pace = float(host.mean())
     pace = max(host_pace, device_pace)
+    lead_ns = 0
     if not device.size and rows.size:
         # One step: the device may finish after the host has gone on.
-        pace = max(pace, float(window[1] - window[0]) / inside)
+        lead_ns = max(window[0] - int(steps.edges[first]), 0)
+        pace = max(pace - lead_ns, float(window[1] - window[0]) / inside)
     leading = device if device_pace >= host_pace and device.size else host
     return StepTimes(
         recorded_ns=max(round(pace), 1),
@@ -106,6 +111,7 @@ def step_times(trace: Trace) -> StepTimes:
         device_step=device_step,
         cv=_cv(leading),
         irregular=irregular,
+        lead_ns=lead_ns,
     )
 
 

@@ -58,6 +58,8 @@ class Model:
         inflated: part of each event's duration that only profiling caused (waiting for a rank
             whose host was slowed down); None for none.
         waiting: part of each event's duration that is waiting for other ranks; None: not known.
+        lead_ns: how long the device worked on what was launched before the recording, where the
+            whole recording is one step: no part of the step.
     """
 
     call_row: IntArray
@@ -85,6 +87,7 @@ class Model:
     irregular: bool = False
     inflated: IntArray | None = None
     waiting: IntArray | None = None
+    lead_ns: int = 0
 
     @property
     def segments(self) -> Intervals:
@@ -134,6 +137,7 @@ def build_model(trace: Trace, times: StepTimes) -> Model:
         origin=int(edges[0]),
         recorded_ns=times.recorded_ns,
         irregular=times.irregular,
+        lead_ns=times.lead_ns,
     )
 
 

@@ -40,7 +40,7 @@ def simulate(model: Model, change: Change | None = None, *, deflate: float = 0.0
 
 def pace_of(model: Model, run: Run, change: Change) -> Replayed:
     """Pace of a finished replay."""
-    host = typical(np.diff(run.marks), model.irregular)
+    host = typical(np.diff(run.marks), model.irregular) - model.lead_ns
     device = _device_pace(model, run)
     pace = max(host, device, float(change.step_floor_ns)) + change.extra_host_ns
     return Replayed(pace, host, device)
@@ -63,5 +63,5 @@ def _device_pace(model: Model, run: Run) -> float:
     busy = np.flatnonzero(np.bincount(model.step, minlength=last.size) > 0)
     edges = np.maximum.accumulate(last[busy])
     if edges.size < 2:
-        return float(end.max() - run.marks[0]) / max(len(run.marks) - 1, 1)
+        return float(end.max() - run.marks[0] - model.lead_ns) / max(len(run.marks) - 1, 1)
     return typical(np.diff(edges), model.irregular)
