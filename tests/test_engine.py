@@ -206,6 +206,48 @@ def test_kernels_without_any_host_event(tmp_path: Path) -> None:
     assert result.step.source == "whole_trace"
 
 
+def test_work_from_before_a_recording_without_steps_is_no_part_of_its_step(
+    tmp_path: Path,
+) -> None:
+    """The only graph is launched at 100 us and begins at 9 ms, behind work that was not recorded.
+
+    Its four kernels run without a gap until 19 ms: a step of 10 ms, not of 19.
+    """
+    t = TraceBuilder()
+    t.op("aten::copy_", 0, 90)
+    for i in range(4):
+        t.kernel(
+            "ampere_sgemm",
+            9_000 + i * 2_500,
+            2_500,
+            launch_at=100 if i == 0 else None,
+            launch="cudaGraphLaunch",
+            corr=None if i == 0 else 1,
+        )
+    t.op("aten::copy_", 18_900, 100)
+    result = diagnose(t.write(tmp_path / "t.json"))
+    _is_consistent(result)
+    assert result.step.source == "whole_trace"
+    assert result.step.recorded_ns == 10_000_000
+    busy = sum(line.ns for line in result.budget if line.class_ in ("compute", "memory"))
+    assert busy <= 10_000_000
+
+
+def test_operators_of_a_device_that_was_not_recorded_are_host_time(tmp_path: Path) -> None:
+    """A product on the host that launched a kernel is no product of the host."""
+    t = TraceBuilder()
+    for step in range(4):
+        at = step * 1_000
+        t.step(at, 1_000)
+        for i in range(5):
+            t.op("aten::mm", at + i * 150, 140)
+            t.runtime("cudaLaunchKernel", at + i * 150 + 10, 20)
+    result = diagnose(t.write(tmp_path / "t.json"))
+    assert result.verdict.bottleneck == "undetermined"
+    assert {line.class_ for line in result.budget} <= {"framework", "unattributed"}
+    assert result.findings[0].code == "PR911"
+
+
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), 0.0, -1.0, 1e300])
 def test_an_impossible_step_time_is_wrong_usage(tmp_path: Path, value: float) -> None:
     path = _loader_bound(TraceBuilder()).write(tmp_path / "t.json")

@@ -40,7 +40,7 @@ from kinetoscope.rules.precedence import apply_precedence
 from kinetoscope.rules.registry import all_rules, select_rules
 from kinetoscope.trace.job import Job, open_paths
 from kinetoscope.trace.trace import Trace
-from kinetoscope.verdict import decide
+from kinetoscope.verdict import decide, led_by_verdict
 
 _LONGEST_STEP_MS = 86_400_000.0
 
@@ -149,6 +149,7 @@ def examine_job(
     )
     findings = with_compile_lines(lead, with_worker_lines(lead, findings))
     lines = budget(lead)
+    verdict = decide(lead, lines, findings)
     step_time = lead.step_time
     spread = variation(lead)
     notes = (*capture_notes(lead.trace), *notes_for(lead, job), *variation_notes(spread))
@@ -156,7 +157,7 @@ def examine_job(
         schema_version=SCHEMA_VERSION,
         kinetoscope=kinetoscope.__version__,
         inputs=tuple(_input_info(trace) for trace in job.traces),
-        verdict=decide(lead, lines, findings),
+        verdict=verdict,
         step=StepTime(
             count=lead.trace.steps.count,
             source=lead.trace.steps.source,
@@ -170,7 +171,7 @@ def examine_job(
             for i, a in enumerate(analyses)
             for row in device_timeline(a.trace, _rank_of(a.trace, i))
         ),
-        findings=findings,
+        findings=led_by_verdict(verdict, findings),
         rules=tuple(outcome.record() for outcome in outcomes),
         notes=notes,
         capture=capture_info(lead.trace),

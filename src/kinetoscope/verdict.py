@@ -147,6 +147,11 @@ def _leak(findings: Sequence[Finding]) -> Finding | None:
     )
 
 
+def led_by_verdict(verdict: Verdict, findings: Sequence[Finding]) -> tuple[Finding, ...]:
+    """Findings with the one that the verdict repeats first: what ends the program."""
+    return tuple(sorted(findings, key=lambda finding: finding.message != verdict.sentence))
+
+
 def _outweighs(scores: Scores, findings: Sequence[Finding]) -> bool:
     """Does memory that runs out come before the budget's class?
 

@@ -10,7 +10,18 @@ import pytest
 from rich.cells import cell_len
 
 from kinetoscope.report import RenderOptions, render
-from kinetoscope.result import Budget, Evidence, Gain, Location, RuleOutcome, StepTime, Verdict
+from kinetoscope.result import (
+    Budget,
+    DeviceTimeline,
+    Evidence,
+    Gain,
+    Limit,
+    Location,
+    RuleOutcome,
+    StepTime,
+    Utilisation,
+    Verdict,
+)
 from kinetoscope.result.diagnosis import NsRange
 from tests import results
 
@@ -106,6 +117,46 @@ def test_undetermined_asks_for_a_better_recording() -> None:
     assert "UNDETERMINED" in page
     assert "the recording cannot tell" in page
     assert "Record again" in page
+
+
+def test_what_limits_the_step_after_a_fix_is_a_sentence() -> None:
+    fixed = msgspec.structs.replace(
+        results.LOADER, then=Limit("framework", "operators on the host", 0.66)
+    )
+    page = _page(results.diagnosis(findings=(fixed,)), width=120)
+    assert "then limited by framework, 66 % of the step, mostly operators on the host" in page
+
+
+def test_a_fix_without_a_faster_step_is_not_what_to_do_next() -> None:
+    """The step would take as long as before: there is no time to verify."""
+    none = Gain(low=1.0, mid=1.0, high=1.002, basis="replay")
+    page = _page(
+        results.diagnosis(
+            findings=(msgspec.structs.replace(results.LOADER, severity="medium", gain=none),)
+        )
+    )
+    assert "no faster step" in page
+    assert "No rule names a cause with a gain" in page
+
+
+def test_what_ends_the_program_is_what_to_do_next() -> None:
+    leak = msgspec.structs.replace(results.PIN, severity="critical")
+    page = _page(results.diagnosis(findings=(leak, results.LOADER)), width=120)
+    assert "Change one thing, MM305" in page
+
+
+@pytest.mark.parametrize(
+    ("mfu", "lower_bound", "shown"),
+    [(0.41, False, "MFU 41 %"), (0.12, True, "MFU at least 12 %"), (0.0002, True, "")],
+)
+def test_a_lower_bound_that_says_nothing_is_left_out(
+    mfu: float, lower_bound: bool, shown: str
+) -> None:
+    use = Utilisation(0, 0, "X", mfu, mfu, 1, 0.5, lower_bound)
+    row = DeviceTimeline(0, 0, 100, 90, 90, 0, 0, 0, 0, 10)
+    page = _page(results.diagnosis(utilisation=use, device_timeline=(row,)), width=120)
+    assert ("MFU" in page) == bool(shown)
+    assert shown in page
 
 
 def test_five_findings_then_a_number() -> None:

@@ -37,6 +37,12 @@ def test_a_slow_kernel_is_no_cause_of_slow_launching() -> None:
     assert [f.code for f in order] == ["FW501", "CP201"]
 
 
+def test_a_recording_that_proves_nothing_is_said_first() -> None:
+    doubtful = Finding("PR911", "one-sided", "quality", "high", 0.9, "text")
+    speed = Finding("IN601", "grad", "framework", "medium", 0.9, "text")
+    assert [f.code for f in ranked([speed, doubtful])] == ["PR911", "IN601"]
+
+
 def test_quality_comes_last() -> None:
-    order = ranked([_finding("PR904", 1.0, "critical", "quality"), _finding("DL101", 1.1, "low")])
+    order = ranked([_finding("PR904", 1.0, "medium", "quality"), _finding("DL101", 1.1, "low")])
     assert [f.code for f in order] == ["DL101", "PR904"]

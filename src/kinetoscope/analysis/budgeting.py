@@ -8,7 +8,10 @@ import numpy as np
 
 from kinetoscope.analysis.core import Analysis
 from kinetoscope.analysis.job import waiting_lines
+from kinetoscope.metrics.activity import Cause
 from kinetoscope.metrics.budget import (
+    HOST_WORK_LABELS,
+    IDLE_LINES,
     Line,
     device_lines,
     family_compute_share,
@@ -30,7 +33,8 @@ def recorded_lines(analysis: Analysis) -> list[Line]:
     """Budget lines over the step window, as recorded but with deflated host pieces."""
     trace, times = analysis.trace, analysis.times
     if analysis.device is None:
-        return merged(host_lines(trace, analysis.activity, times))
+        lines = merged(host_lines(trace, analysis.activity, times))
+        return merged(map(_launching, lines)) if analysis.coverage.device_missing else lines
     share = family_compute_share(trace, times)
     owner = owned_gaps(trace, analysis.gaps, analysis.pieces)
     weights = _deflated(analysis)
@@ -39,6 +43,14 @@ def recorded_lines(analysis: Analysis) -> list[Line]:
         lines = _without_waiting(analysis, lines)
     blocked = host_blocked(analysis.activity, analysis.gaps)
     return merged(lines + idle_lines(analysis.gaps, analysis.pieces, owner, weights, blocked))
+
+
+def _launching(line: Line) -> Line:
+    """Operators whose kernels were not recorded only launched them: that is host time."""
+    if line.class_ in ("compute", "memory") and line.label in HOST_WORK_LABELS:
+        class_, label = IDLE_LINES[Cause.OP]
+        return replace(line, class_=class_, label=label, host=True)
+    return line
 
 
 def _without_waiting(analysis: Analysis, lines: list[Line]) -> list[Line]:

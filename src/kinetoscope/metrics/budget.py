@@ -69,7 +69,9 @@ IDLE_LINES: dict[Cause, tuple[BudgetClass, str]] = {
     Cause.AUTOGRAD: ("framework", "autograd engine"),
 }
 BANDWIDTH_LABEL = "kernels limited by memory bandwidth"
+ARITHMETIC_LABEL = "matrix products, convolutions, attention"
 HOST_BANDWIDTH_LABEL = "operators limited by memory bandwidth"
+HOST_WORK_LABELS = (ARITHMETIC_LABEL, HOST_BANDWIDTH_LABEL)
 HOST_COLLECTIVE_LABEL = "collectives on the processor, or waiting in them"
 INPUT_LABEL = "preparing the input on the host"
 ROUNDTRIP_LABEL = "device-host round trip"
@@ -118,7 +120,7 @@ def work_lines(
     compute = measure(inside.compute)
     arithmetic = int(compute * compute_share)
     return [
-        Line("compute", "matrix products, convolutions, attention", arithmetic),
+        Line("compute", ARITHMETIC_LABEL, arithmetic),
         Line("memory", BANDWIDTH_LABEL, compute - arithmetic),
         Line("communication", "communication that nothing hides", measure(inside.exposed_comm)),
         *_copy_lines(trace, *copies, exposed=inside.exposed_memcpy),
@@ -252,7 +254,7 @@ def _operator_lines(trace: Trace, rows: IntArray, length: IntArray) -> list[Line
     heavy = np.isin(family, _COMPUTE_FAMILIES)
     tiny = ~heavy & (trace.column("dur_ns")[rows] < 5000)
     return [
-        Line("compute", "matrix products, convolutions, attention", int(length[heavy].sum())),
+        Line("compute", ARITHMETIC_LABEL, int(length[heavy].sum())),
         Line("memory", HOST_BANDWIDTH_LABEL, int(length[~heavy & ~tiny].sum())),
         Line("framework", "small operators", int(length[tiny].sum()), host=True),
     ]

@@ -129,7 +129,8 @@ def then(finding: Finding) -> str:
     if limit is None:
         return ""
     return (
-        f"then: {CLASSES[limit.class_]}, {units.percent(limit.share)}, mostly {clean(limit.label)}"
+        f"then limited by {CLASSES[limit.class_]}, {units.percent(limit.share)} of the step, "
+        f"mostly {clean(limit.label)}"
     )
 
 
@@ -307,20 +308,20 @@ def expected_step(step: StepTime, value: Gain) -> str:
 def next_step(diagnosis: Diagnosis) -> str:
     """Return what to do now, in one or two sentences."""
     verdict = diagnosis.verdict
-    timed = [f for f in diagnosis.findings if f.gain.basis != "none" and f.severity != "info"]
+    todo = [f for f in diagnosis.findings if _worth_doing(f)]
     if verdict.bottleneck == "undetermined":
         return (
             "Record again with what is named above, then run `kinetoscope analyze` on the new file."
         )
     if verdict.healthy:
         return "Nothing here is worth a fix. Save this result (-o result.json) as a reference."
-    if not timed:
+    if not todo:
         more = " A recording with what is missing above lets more rules look."
         return (
             "No rule names a cause with a gain. The largest line of the budget says where to look."
             + (more if skipped(diagnosis) else "")
         )
-    first = timed[0]
+    first = todo[0]
     where = next((f" at {_short_place(at)}" for at in first.locations if at.file), "")
     expected = expected_step(diagnosis.step, first.gain)
     promise = f": a step should then take {expected}" if expected else ""
@@ -328,6 +329,13 @@ def next_step(diagnosis: Diagnosis) -> str:
         f"Change one thing, {clean(first.code)}{where}, then record and analyze again{promise}. "
         f"`kinetoscope rules {clean(first.code)}` explains the rule." + _measured_by(first)
     )
+
+
+def _worth_doing(finding: Finding) -> bool:
+    """Does its fix make the step shorter, or keep the program from ending?"""
+    if finding.class_ == "quality" or finding.severity == "info":
+        return False
+    return units.is_gain(finding.gain.high) or finding.severity == "critical"
 
 
 def _measured_by(finding: Finding) -> str:

@@ -14,10 +14,14 @@ _HOST_CLASSES = ("framework", "data_loading")
 _GOOD_PART = 0.25
 """Part of what the general finding would save that a cause must explain to come before it."""
 _SURE = 0.7
+_DOUBTFUL = SEVERITIES.index("high")
+"""A fault of the recording that is as severe makes everything else doubtful, and comes first."""
 
 
 def ranked(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     """Best first: by severity, then by the likely gain weighted with confidence.
+
+    What is better recorded otherwise comes last, unless nothing can be trusted without it.
 
     A general finding about launching comes after the causes of its severity that explain a good
     part of it.
@@ -40,7 +44,7 @@ def causes_of(general: Finding, findings: Iterable[Finding]) -> list[Finding]:
 
 def _key(finding: Finding) -> tuple[bool, int, float, str]:
     return (
-        finding.class_ == "quality",
+        finding.class_ == "quality" and SEVERITIES.index(finding.severity) > _DOUBTFUL,
         SEVERITIES.index(finding.severity),
         -(finding.gain.mid - 1) * finding.confidence,
         finding.code,
