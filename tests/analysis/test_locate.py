@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from kinetoscope.analysis.locate import Locator, _add, _chosen
 from kinetoscope.result import Location
@@ -17,7 +18,15 @@ def test_one_line_that_two_sources_know_is_one_place() -> None:
     for count in (5, 7):
         _add(found, Location("train.py", 29, "read", None, True, count))
     _add(found, Location("train.py", 29, "read", None, False, 1))
-    assert [(place.exact, place.count) for place in found.values()] == [(True, 12), (False, 1)]
+    assert [(place.exact, place.count) for place in found.values()] == [(True, 13)]
+
+
+def test_the_line_that_a_running_function_was_at_is_no_second_place() -> None:
+    """Torch names a function that ran before the recording by its line at that moment."""
+    found: dict[tuple[object, ...], Location] = {}
+    _add(found, Location("train.py", 29, "read", None, False, 1))
+    _add(found, Location("train.py", 29, "read", None, True, 5))
+    assert [(place.exact, place.count) for place in found.values()] == [(True, 6)]
 
 
 def test_one_exact_line_in_several_modules_is_one_place() -> None:
@@ -71,8 +80,26 @@ def test_many_small_rows_outweigh_a_few_large_ones() -> None:
     # Function 3: 9,000 rows of 2 ns = 18,000. Function 7: 10 rows of 1,000 ns = 10,000.
     name = np.repeat(np.array([3, 7], dtype=np.int64), [9000, 10])
     weights = np.where(name == 3, 2, 1000)
-    some, scaled = _chosen(name, weights)
+    some, scaled, many = _chosen(np.arange(9010), name, weights)
     chosen = np.array(some)
     assert chosen.size < 1000
     assert scaled[chosen][name[chosen] == 3].sum() == 18_000
     assert scaled[chosen][name[chosen] == 7].sum() == 10_000
+    assert many[chosen][name[chosen] == 3].sum() == pytest.approx(9_000)
+    assert many[chosen][name[chosen] == 7].sum() == 10
+
+
+def test_all_events_of_a_place_are_counted() -> None:
+    t = TraceBuilder()
+    t.step(0, 70_000)
+    t.python("train.py(9): run", 1, 69_000)
+    for i in range(6_000):
+        t.op("aten::item", 10 + i * 10, 5)
+    trace = t.read()
+    rows = np.flatnonzero(trace.column("kind") == Kind.CPU_OP)
+    locator = Locator(trace)
+    (place,) = locator.locations(rows, trace.column("dur_ns")[rows])
+    assert (place.function, place.count) == ("run", 6_000)
+    twice = np.repeat(rows[:10], 2)  # each event in two pieces
+    (place,) = locator.locations(twice, trace.column("dur_ns")[twice])
+    assert place.count == 10

@@ -13,6 +13,7 @@ from functools import cached_property
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 from msgspec.structs import replace
 
 from kinetoscope.analysis.recorded_lines import RecordedLines
@@ -111,7 +112,7 @@ class Locator:
         node = self.nodes(rows)
         module = np.where(node >= 0, self._trace.tree.module[np.maximum(node, 0)], -1)
         name = np.where(frames >= 0, self._names[self._trace.tree.rows[np.maximum(frames, 0)]], -1)
-        some, weights = _chosen(name, weights)
+        some, weights, many = _chosen(rows, name, weights)
         line = self._lines(node, frames, some)
         found: dict[tuple[int, str | None, int], list[int]] = {}
         for i in some:
@@ -124,6 +125,7 @@ class Locator:
         for key, members in groups[: top + _SPARE]:
             place = self._location(key, rows[members], calls)
             if place is not None:
+                place = replace(place, count=max(round(float(many[members].sum())), 1))
                 at = _add(found_at, place)
                 weight[at] = weight.get(at, 0) + int(weights[members].sum())
         heaviest = sorted(found_at, key=lambda at: -weight[at])
@@ -251,20 +253,23 @@ class Locator:
 def _add(found: dict[tuple[object, ...], Location], place: Location) -> tuple[object, ...]:
     """Add a place and return its key.
 
-    A line that is known in two ways (recorded, sampled) is one place. So is an exact line that ran
-    inside of several modules (it is in the part of their paths that is the same), and one with a
-    generator expression on it (it is in the function around that).
+    A line that is known in two ways (recorded, sampled) is one place; so is one that torch gives
+    as the first, as it does for functions that run when the recording begins. An exact line
+    that ran inside of several modules is in the part of their paths that is the same, one with a
+    generator expression on it in the function around that.
     """
-    key: tuple[object, ...] = (place.file, place.line, place.exact)
-    if not place.exact or place.file is None:
-        key = (*key, place.function, place.module)
-    known = found.get(key)
+    line: tuple[object, ...] = (place.file, place.line, True)
+    unsure = (place.file, place.line, False, place.function, place.module)
+    exact = (place.exact or line in found) and place.file is not None
+    key = line if exact else unsure
+    known = found.get(key) or (found.pop(unsure, None) if exact else None)
     if known is not None:
         place = replace(
             known,
             function=min(known.function, place.function, key=_is_anonymous),
             module=_shared(known.module, place.module),
             count=known.count + place.count,
+            exact=exact,
         )
     found[key] = place
     return key
@@ -294,22 +299,28 @@ _MOST_FUNCTIONS = 10
 _MOST_OF_ONE = 500
 
 
-def _chosen(name: IntArray, weights: IntArray) -> tuple[Sequence[int], IntArray]:
-    """Rows to look at, and weights by which they stand for all rows of their functions.
+def _chosen(
+    rows: IntArray, name: IntArray, weights: IntArray
+) -> tuple[Sequence[int], IntArray, npt.NDArray[np.float64]]:
+    """Rows to look at; weights and numbers by which they stand for all rows of their functions.
 
-    A function of many small rows may weigh more than one of a few large ones.
+    A function of many small rows may weigh more than one of a few large ones. An event that comes
+    in several pieces is one event.
     """
+    many = 1.0 / np.bincount(rows)[rows]
     if name.size <= _MOST_ROWS:
-        return range(name.size), weights
+        return range(name.size), weights, many
     total = np.bincount(name + 1, weights=weights)
     some: list[int] = []
     scaled = weights.copy()
     for function in np.argsort(-total, kind="stable")[:_MOST_FUNCTIONS] - 1:
         mine = np.flatnonzero(name == function)
+        number = many[mine].sum()
         mine = mine[np.argsort(-weights[mine], kind="stable")[:_MOST_OF_ONE]]
         scaled[mine] = np.rint(weights[mine] * (total[function + 1] / max(weights[mine].sum(), 1)))
+        many[mine] *= number / max(many[mine].sum(), 1e-9)
         some.extend(mine.tolist())
-    return some, scaled
+    return some, scaled, many
 
 
 def _class_of(name: str) -> str:
