@@ -104,6 +104,15 @@ def _given_step(analysis: Analysis) -> list[str]:
     return [f"The given step time, {given}, is {problem}: is it the same step?"] if problem else []
 
 
+def _foreign(analysis: Analysis) -> list[str]:
+    """Nothing in the file is of a kind that torch's profiler writes."""
+    kinds = np.unique(analysis.trace.column("kind"))
+    if np.isin(kinds, (Kind.OTHER, Kind.DEVICE_OTHER)).all():
+        tool = "the file is another tool's trace, or a newer format"
+        return [f"No event is of a kind that torch.profiler records: {tool}."]
+    return []
+
+
 def _clocks(analysis: Analysis) -> list[str]:
     """How well several ranks could be put on one clock, if they could."""
     if not analysis.peers or analysis.comm.row.size == 0:
@@ -140,6 +149,7 @@ def _replay(analysis: Analysis) -> list[str]:
 def notes_for(analysis: Analysis, job: Job) -> tuple[str, ...]:
     """What a reader should know about the recording before trusting the numbers."""
     notes = []
+    notes.extend(_foreign(analysis))
     notes.extend(_given_step(analysis))
     notes.extend(_long_gap(analysis))
     if _is_cut(analysis):

@@ -144,6 +144,27 @@ def test_what_cannot_be_read(
     assert "  hint: " in err
 
 
+def test_a_saved_result_is_no_trace(trace: Path, tmp_path: Path, capsys: Capture) -> None:
+    result = tmp_path / "result.json"
+    assert run(["analyze", str(trace), "-o", str(result)]) == 0
+    capsys.readouterr()
+    assert run(["analyze", str(result)]) == 3
+    err = capsys.readouterr().err
+    assert "a saved result of Kinetoscope" in err
+    assert "kinetoscope report" in err
+
+
+def test_a_trace_of_another_tool_is_called_so(tmp_path: Path, capsys: Capture) -> None:
+    path = tmp_path / "bazel.json"
+    event = {"ph": "X", "cat": "action processing", "name": "compile", "pid": 1, "tid": 1}
+    events = [{**event, "ts": i * 100, "dur": 50} for i in range(20)]
+    path.write_text(json.dumps({"traceEvents": events}), encoding="utf-8")
+    assert run(["analyze", str(path), "--format", "json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["verdict"]["bottleneck"] == "undetermined"
+    assert any("another tool's trace" in note for note in document["notes"])
+
+
 def test_a_cut_off_file_is_analysed_and_says_so(trace: Path, capsys: Capture) -> None:
     text = _input_bound().to_json()
     cut = trace.parent / "cut.json"

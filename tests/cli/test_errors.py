@@ -29,7 +29,8 @@ def saved(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("words", "code", "message", "hint"),
     [
-        (["anlyze"], 2, "No such command 'anlyze'", "--help"),
+        (["analyse", "x"], 2, "analyse is not a command", "Did you mean `kinetoscope analyze`"),
+        (["frobnicate"], 2, "No such command 'frobnicate'", "--help"),
         (["trace.json.gz"], 2, "trace.json.gz is not a command", "analyze trace.json.gz"),
         (["analyze"], 2, "Missing argument 'PATH...'", "analyze --help"),
         (["analyze", "x", "--what"], 2, "No such option", "analyze --help"),
@@ -119,6 +120,17 @@ def test_an_output_that_cannot_be_written(
 def test_no_arguments_is_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert run([]) == 0
     assert "Commands:" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("width", [60, 80])
+def test_no_command_is_described_by_half_a_sentence(
+    width: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    assert run(["--help"]) == 0
+    page = capsys.readouterr().out
+    assert "..." not in page.partition("Commands:")[2]
+    assert max(map(len, page.splitlines())) <= width
 
 
 def test_help_is_quick() -> None:

@@ -276,3 +276,12 @@ def test_other_files_are_named(tmp_path: Path, head: bytes, what: str, next_step
     with pytest.raises(FormatError, match=what) as caught:
         read(path)
     assert next_step in caught.value.hint
+
+
+def test_a_name_of_megabytes_is_cut(read_bytes: Any) -> None:
+    """Names are looked at by many patterns: what is no name must not cost seconds."""
+    event = {"ph": "X", "cat": "kernel", "name": "g" * 3_000_000, "ts": 1, "dur": 5}
+    text = json.dumps({"traceEvents": [{**event, "pid": 0, "tid": 7, "args": {"device": 0}}]})
+    trace = read_bytes(text.encode())
+    assert max(map(len, trace.names)) == 50_000
+    assert damage(trace) == {"long_name": 1}

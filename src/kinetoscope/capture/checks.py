@@ -41,7 +41,7 @@ def examine() -> Iterator[Check]:
         yield Check(
             "problem",
             "torch",
-            "not installed here, or broken; recordings can still be analysed",
+            "not installed here, or broken; recordings can still be analyzed",
             "Run doctor in the environment of the program: its-python -m kinetoscope doctor",
         )
     else:

@@ -23,7 +23,7 @@ from kinetoscope.capture.plan import Plan, make_plan, typical_period
 from kinetoscope.capture.ranks import MARGIN_S, MARGIN_STEPS, Agreement, Place
 from kinetoscope.capture.recorder import Recorder
 from kinetoscope.capture.seams import Seams
-from kinetoscope.capture.watcher import HINT, Watcher
+from kinetoscope.capture.watcher import HINT, TOO_SHORT, Watcher
 
 Say = Callable[[str], None]
 
@@ -122,7 +122,7 @@ class Session:
     def finish(self) -> Recording:
         """The program ended, or the capture was told to end: keep what there is."""
         if self.phase not in ("waiting", "done"):
-            self.problem(f"the program ended during the {self.phase} phase")
+            self.problem(f"{TOO_SHORT} {self.phase} phase")
         elif self.phase == "waiting":
             self.problem(self._why_nothing())
         self.recorder.give_up()

@@ -13,6 +13,9 @@ from kinetoscope.capture.main_thread import Soon
 if TYPE_CHECKING:
     from kinetoscope.capture.session import Session
 
+TOO_SHORT = "the program ended during the"
+"""Begins what is said of a program that ends before the windows; the phase follows."""
+
 HINT = "put kinetoscope.step() once into the loop"
 
 _SILENCE_S = 2.0

@@ -17,7 +17,7 @@ MEANINGS = {
     FOUND: "a finding at or above `--fail-on`, or a regression; wins over 4",
     USAGE: "wrong usage: an unknown option, rule or format, or an output that cannot be written",
     UNREADABLE: "an input is missing, is in no known format, or holds no events",
-    DAMAGED: "analysed, but events of an input were lost or could not be trusted",
+    DAMAGED: "analyzed, but events of an input were lost or could not be trusted",
     NOT_COMPARABLE: "not comparable, or inconclusive",
     UNEXPECTED: "a defect of Kinetoscope itself",
     INTERRUPTED: "interrupted (Ctrl-C); no half-written file is left",

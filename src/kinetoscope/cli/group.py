@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from importlib import import_module
 
 import click
@@ -20,6 +21,10 @@ COMMANDS = (
     "rules",
     "doctor",
 )
+
+
+_WHOLE = 200
+"""Characters; no first sentence of a command is longer."""
 
 
 class _LazyGroup(click.Group):
@@ -49,7 +54,24 @@ class _LazyGroup(click.Group):
                 f"{name} is not a command",
                 hint=f"Did you mean `kinetoscope analyze {name}`?",
             )
+        close = get_close_matches(name, COMMANDS, n=1)
+        if name not in COMMANDS and close:
+            from kinetoscope.errors import UsageError
+
+            raise UsageError(
+                f"{name} is not a command", hint=f"Did you mean `kinetoscope {close[0]}`?"
+            )
         return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the commands with their whole first sentence, wrapped and not cut."""
+        rows = []
+        for name in COMMANDS:
+            command = self.get_command(ctx, name)
+            assert command is not None  # noqa: S101 - a name from the list
+            rows.append((name, command.get_short_help_str(limit=_WHOLE)))
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
 
 
 EPILOG = """\b

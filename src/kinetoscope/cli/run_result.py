@@ -85,7 +85,7 @@ def _finish(recording: Recording, ending: Ending, place: Place, shown: Shown) ->
 
     captured = profiling.complete(recording, say)
     if captured.trace is None:
-        say("nothing was recorded", _why(captured.problems, ending))
+        say("nothing was recorded", _what_to_do(captured.problems, ending))
     traces = [captured.trace] if captured.trace else []
     for trace, wanted in product(traces, shown.traces):
         target = gathering.rank_name(wanted, place) if place.many else wanted
@@ -114,8 +114,17 @@ def _tell(traces: list[Path], place: Place, shown: Shown) -> None:
         gathering.clear(place)
 
 
-def _why(problems: list[str], ending: Ending) -> str:
-    return problems[-1] if problems else f"The program {ending.how} before anything was recorded."
+def _what_to_do(problems: list[str], ending: Ending) -> str:
+    """What was in the way has been said; this is the next step."""
+    from kinetoscope.capture.watcher import TOO_SHORT
+
+    if not problems:
+        return f"The program {ending.how} before anything was recorded."
+    if problems[-1].startswith(TOO_SHORT):
+        return (
+            "Let it make more steps: a baseline takes about 2 s of them, and the windows follow it."
+        )
+    return ""
 
 
 def _show(result: Diagnosis, shown: Shown) -> None:

@@ -49,6 +49,10 @@ _GET_PLACE = attrgetter("cat", "pid", "tid")
 _GROUPED = frozenset({"collective", "kernel_file", "sync_kind", "group_name"})
 """Extra arguments that bring others with them."""
 
+LONGEST_NAME = 50_000
+"""Characters that are kept of a name. Kernels of template libraries have up to ten thousand; what
+is longer is no name, and every look at it would take seconds."""
+
 _GET_NAME, _GET_ARGS = attrgetter("name"), attrgetter("args")
 
 
@@ -109,12 +113,17 @@ class Decoder:
         """The pools, and the columns unless they were emitted elsewhere."""
         part = self.part
         part.shapes = [self._split_shape(shape) for shape in self._shapes.keys_in_order()]
-        part.names = [name or "" for name in self._names.keys_in_order()]
+        part.names = [self._short(name or "") for name in self._names.keys_in_order()]
         part.categories = [category or "" for category in self._categories.keys_in_order()]
         part.lanes = self._lanes.keys_in_order()
         part.texts = self._texts.keys_in_order()
         part.memory = int_array([v for row in self._memory for v in row]).reshape(-1, 7)
         return part
+
+    def _short(self, name: str) -> str:
+        if len(name) > LONGEST_NAME:
+            self.part.repairs.add("long_name", name)
+        return name[:LONGEST_NAME]
 
     def _split_shape(self, shape: bytes) -> tuple[int, ...]:
         return tuple(map(self._texts.__getitem__, shape.split(SHAPE_SEPARATOR)))

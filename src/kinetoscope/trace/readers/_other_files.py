@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
 _UNPACK = "Unpack it and pass the trace inside; gzip is the one packing that is read directly."
 _UTF8 = "Convert it to UTF-8, for example: iconv -f UTF-16 -t UTF-8 FILE > trace.json"
+
+_SHOW = "`kinetoscope report FILE` shows it again; analyze takes the trace that it came from."
+_RESULT = re.compile(rb'\s*\{\s*"schema_version"\s*:\s*\d+\s*,\s*"kinetoscope"')
 
 _KNOWN: tuple[tuple[bytes, str, str], ...] = (
     (b"PK\x03\x04", "a zip archive", _UNPACK),
@@ -29,6 +34,8 @@ _KNOWN: tuple[tuple[bytes, str, str], ...] = (
 
 def recognised(head: bytes) -> tuple[str, str] | None:
     """Return what a file is by its first bytes, and what to do; None when nothing is known."""
+    if _RESULT.match(head):
+        return "a saved result of Kinetoscope", _SHOW
     for start, what, hint in _KNOWN:
         if head.startswith(start):
             return what, hint
