@@ -139,6 +139,15 @@ def test_plural() -> None:
     assert units.plural(2, "entry", "entries") == "2 entries"
 
 
+@pytest.mark.parametrize(
+    ("number", "how_often", "several"),
+    [(0.2, "once", "1 copy"), (1.4, "once", "1 copy"), (1200.4, "1,200 times", "1,200 copies")],
+)
+def test_averages_of_things_that_happen(number: float, how_often: str, several: str) -> None:
+    assert units.how_often(number) == how_often
+    assert units.several(number, "copy", "copies") == several
+
+
 @given(st.floats(min_value=0, max_value=1e20))
 def test_every_time_has_a_short_form(ns: float) -> None:
     text = units.duration(ns)

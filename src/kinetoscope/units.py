@@ -112,6 +112,17 @@ def plural(number: int, one: str, many: str = "") -> str:
     return f"{number:,} {one if number == 1 else many or one + 's'}"
 
 
+def several(number: float, one: str, many: str = "") -> str:
+    """Return an average of things that are there, `1 copy`, `3 copies`: one at least."""
+    return plural(max(round(number), 1), one, many)
+
+
+def how_often(number: float) -> str:
+    """Return how often something happens, `once`, `3 times`; what happens at all, once at least."""
+    whole = max(round(number), 1)
+    return "once" if whole == 1 else f"{whole:,} times"
+
+
 def rate(per_second: float, unit: str) -> str:
     """Return a rate in decimal units, `3.35 TB/s`, `989 TFLOP/s`; `unit` is `B` or `FLOP`."""
     if not math.isfinite(per_second):
@@ -156,6 +167,11 @@ def speedup(low: float, mid: float, high: float) -> str:
     return middle if first == last else f"{middle} ({first} to {last})"
 
 
+def is_gain(factor: float) -> bool:
+    """Does a speed-up read as one? `1.00x` does not."""
+    return factor >= 1.005
+
+
 def speedup_words(low: float, mid: float, high: float) -> str:
     """Return a speed-up of the step as a sentence part.
 
@@ -163,7 +179,7 @@ def speedup_words(low: float, mid: float, high: float) -> str:
     `step up to 1.4x faster, likely 1.2x, perhaps not at all`.
     """
     first, middle, last = _three(low, mid, high)
-    if last in ("1.00x", "1.0x"):
+    if not is_gain(high):
         return "no faster step"
     if first == last:
         return f"step {middle} faster"

@@ -50,6 +50,19 @@ def test_products_without_shapes_make_it_a_lower_bound() -> None:
     assert found.coverage == pytest.approx(3_000 / 3_700, rel=0.001)
 
 
+def test_a_use_that_is_small_is_not_zero() -> None:
+    """2 x 64^3 FLOP in 4 ms: 1.3e-7 of 989.4 TFLOP/s."""
+    t = TraceBuilder(device="NVIDIA H200")
+    for step in range(4):
+        at = step * 4_000
+        t.step(at, 4_000)
+        t.op("aten::mm", at + 10, 12, dims=[[2_048, 64], [64, 64]], types=[BF16, BF16])
+        t.kernel("nvjet_tst_64x64", at + 30, 3_900, launch_at=at + 14)
+    found = utilisation(Analysis(t.read()))
+    assert found is not None
+    assert 0 < found.mfu < 0.0001
+
+
 def test_without_shapes_or_a_known_device_there_is_none() -> None:
     assert utilisation(Analysis(_products(shapes=False).read())) is None
     assert utilisation(Analysis(_products(device="Imaginary X1").read())) is None

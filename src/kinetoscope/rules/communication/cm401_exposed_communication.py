@@ -128,7 +128,7 @@ def _fix(found: ExposedComm, group: str) -> Fix:
         )
     return Fix(
         summary=(
-            f"Record all of {group} and analyse them together: that separates a slow network "
+            f"Record all {group} and analyze them together: that separates a slow network "
             "from a rank that arrives late."
         ),
         snippet="kinetoscope analyze TRACES/   # a folder with one file a rank",

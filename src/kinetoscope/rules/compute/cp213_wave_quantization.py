@@ -93,9 +93,10 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
     share, spent = busy_share(analysis, rows), per_step_ns(analysis, rows)
     yield Hit(
         message=(
-            f"Products with an almost empty last wave take {duration(spent)} a step "
-            f"({percent(min(share, 1.0))} of the busy time): the longest has {count(blocks)} "
-            f"blocks, {blocks / full:.2f} times the {count(full)} that run at once."
+            "Products whose last wave of blocks leaves much of the device empty take "
+            f"{duration(spent)} a step ({percent(min(share, 1.0))} of the busy time): the longest "
+            f"has {count(blocks)} blocks, {blocks / full:.2f} times the {count(full)} that run at "
+            "once."
         ),
         evidence=(
             Evidence("product_time", spent, "ns"),

@@ -34,7 +34,7 @@ from kinetoscope.trace.calltree import nearest
 from kinetoscope.trace.kinds import Kind
 from kinetoscope.trace.op_names import short_name
 from kinetoscope.trace.trace import IntArray, Trace
-from kinetoscope.units import count, duration
+from kinetoscope.units import duration, several
 
 if TYPE_CHECKING:
     from kinetoscope.testing import TraceBuilder
@@ -66,8 +66,8 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
     cost = f" {duration(spent)} a step goes into it." if spent else ""
     yield Hit(
         message=(
-            f"{count(round(each))} convolutions a step add a bias that the batch norm after them "
-            f"takes away again.{cost}"
+            f"{several(each, 'convolution adds', 'convolutions add')} a bias in each step that the "
+            f"next batch norm takes away again.{cost}"
         ),
         evidence=(
             Evidence("convolutions_per_step", round(each, 1), "count"),

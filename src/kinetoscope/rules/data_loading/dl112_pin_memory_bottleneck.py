@@ -30,7 +30,7 @@ from kinetoscope.rules.api import Example, Hit, Options, Rule
 from kinetoscope.rules.framework._surroundings import steady_extent
 from kinetoscope.trace.frames import is_host_memory_call
 from kinetoscope.trace.kinds import Kind
-from kinetoscope.units import count, duration
+from kinetoscope.units import duration, how_often
 
 if TYPE_CHECKING:
     from kinetoscope.testing import TraceBuilder
@@ -58,9 +58,7 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
     pinning = steady_extent(analysis, rows)
     per_step = measure(pinning) // analysis.steps_on_host
     yield Hit(
-        message=(
-            f"Host memory is pinned anew {count(round(each))} times a step: {duration(per_step)}."
-        ),
+        message=(f"Host memory is pinned anew {how_often(each)} a step: {duration(per_step)}."),
         evidence=(
             Evidence("calls_per_step", round(each, 1), "count"),
             Evidence("pin_time", per_step, "ns"),

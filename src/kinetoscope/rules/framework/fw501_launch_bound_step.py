@@ -83,11 +83,9 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
 
 
 def _fix(*, training: bool, reads: float) -> Fix:
-    first = (
-        f" Each of the {reads:.0f} reads from the device ends a graph: remove them first."
-        if reads >= 1
-        else ""
-    )
+    several = f" Each of the {reads:.0f} reads from the device ends a graph: remove them first."
+    one = " The read from the device ends a graph: remove it first."
+    first = "" if reads < 1 else one if round(reads) == 1 else several
     if training:
         return Fix(
             summary="Compile the model with CUDA graphs, or capture the whole training step; "

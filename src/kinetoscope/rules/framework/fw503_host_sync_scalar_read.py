@@ -34,7 +34,7 @@ from kinetoscope.replay import Change
 from kinetoscope.result import Evidence, Fix
 from kinetoscope.rules.api import Example, Hit, Options, Rule
 from kinetoscope.rules.framework._waiting import avoidable, blocked_per_step, loop_bodies, part_of
-from kinetoscope.units import duration
+from kinetoscope.units import duration, how_often
 
 if TYPE_CHECKING:
     from kinetoscope.testing import TraceBuilder
@@ -72,10 +72,9 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
         )
         for share in (options.likely_body, 1.0)
     )
-    how_often = f"{per_step:.0f} times" if per_step >= 1.5 else "once"
     yield Hit(
         message=(
-            f"Values are read back from the device {how_often} a step; the host spends "
+            f"Values are read back from the device {how_often(per_step)} a step; the host spends "
             f"{duration(measure(reading) // analysis.steps_on_host)} of each step on it, "
             f"{duration(blocked)} of that waiting."
         ),

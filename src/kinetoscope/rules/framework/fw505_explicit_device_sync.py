@@ -34,7 +34,7 @@ from kinetoscope.replay import Change
 from kinetoscope.result import Evidence, Fix
 from kinetoscope.rules.api import Example, Hit, Options, Rule
 from kinetoscope.rules.framework._waiting import avoidable, blocked_per_step
-from kinetoscope.units import duration, percent
+from kinetoscope.units import duration, how_often, percent
 
 if TYPE_CHECKING:
     from kinetoscope.testing import TraceBuilder
@@ -69,7 +69,7 @@ def _explicit(analysis: Analysis, waits: Waits) -> Hit:
     waiting = analysis.extent(waits.call)
     return Hit(
         message=(
-            f"The program waits for the device {max(round(per_step), 1)} times a step "
+            f"The program waits for the device {how_often(per_step)} a step "
             f"(`{name}`), {duration(blocked)} in all, and no operator asks for it."
         ),
         evidence=(

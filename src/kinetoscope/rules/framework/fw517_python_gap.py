@@ -54,6 +54,11 @@ if TYPE_CHECKING:
     from kinetoscope.testing import TraceBuilder
 
 
+_REFERENCE = "https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html"
+_MOSTLY_WAITS = 0.5
+"""From this part of the stretches on, the host is said to wait, not to run Python."""
+
+
 class Thresholds(Options, frozen=True):
     """When Python is worth a word."""
 
@@ -100,7 +105,7 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
             Evidence("stretches", int(long[0].size), "count"),
         ),
         locations=places,
-        fix=_fix(places),
+        fix=_fix(places, waits),
         gain=analysis.gain(
             Change(host_cut=long, host_cut_factor=options.cautious),
             *(Change(host_cut=with_cold_start(long, cold)) for cold in COLD_NS),
@@ -114,9 +119,9 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
 def _message(
     per_step: int, share: float, places: tuple[Location, ...], waits: float, *, device: bool
 ) -> str:
-    doing = "waits, outside any operator," if waits > 0.5 else "runs Python"
+    doing = "waits, outside any operator," if waits > _MOSTLY_WAITS else "runs Python"
     where = f" (most of it in `{places[0].function}`)" if places and places[0].function else ""
-    what = doing if places or waits > 0.5 else "runs code that was not recorded"
+    what = doing if places or waits > _MOSTLY_WAITS else "runs code that was not recorded"
     between, meanwhile = ("launches", ", and the device waits") if device else ("operators", "")
     return (
         f"Between the {between} the host {what} for {duration(per_step)} of each step{where}, "
@@ -124,8 +129,16 @@ def _message(
     )
 
 
-def _fix(places: tuple[Location, ...]) -> Fix:
+def _fix(places: tuple[Location, ...], waits: float) -> Fix:
     name = places[0].function if places else None
+    if name and waits > _MOSTLY_WAITS:
+        return Fix(
+            summary=f"Start what `{name}` waits for a step earlier, in the background, and only "
+            "collect it in the step.",
+            snippet="pending = pool.submit(prepare, next_batch)   # before this step's work\n"
+            "...\nready = pending.result()   # after it",
+            reference=_REFERENCE,
+        )
     return Fix(
         summary=(
             f"Move the work of `{name}` out of the step, onto tensors, or into a thread."
@@ -135,7 +148,7 @@ def _fix(places: tuple[Location, ...]) -> Fix:
         ),
         snippet="pool = concurrent.futures.ThreadPoolExecutor(1)\n"
         "pending = pool.submit(bookkeeping, batch)   # runs beside the step",
-        reference="https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html",
+        reference=_REFERENCE,
     )
 
 
@@ -214,7 +227,7 @@ RULE = Rule(
     options=Thresholds(),
     evidence="TE",
     remedies=("compile",),
-    references=("https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html",),
+    references=(_REFERENCE,),
     examples=(
         Example("8 ms of Python after 2 ms of device work", _bookkeeping, fires=True),
         Example("the same Python while the device is busy", _beside_the_device, fires=False),

@@ -38,7 +38,7 @@ from kinetoscope.rules.framework._waiting import calls_inside
 from kinetoscope.trace.kinds import Family, Kind
 from kinetoscope.trace.op_names import op_families, short_name
 from kinetoscope.trace.trace import IntArray, Trace
-from kinetoscope.units import count, duration, percent
+from kinetoscope.units import duration, how_often, percent
 
 if TYPE_CHECKING:
     from kinetoscope.testing import TraceBuilder
@@ -73,7 +73,7 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
         return
     yield Hit(
         message=(
-            f"Autocast converts weights {count(round(casts.size / steps))} times a step that it "
+            f"Autocast converts weights {how_often(casts.size / steps)} a step that it "
             f"converted before: {duration(on_host)} on the host"
             + (f", {duration(on_device)} on the device" if analysis.device else "")
             + f" ({percent(min(share, 1.0))} of the step)."

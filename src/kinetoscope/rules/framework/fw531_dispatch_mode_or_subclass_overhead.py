@@ -42,7 +42,7 @@ from kinetoscope.trace.frames import parse_frame
 from kinetoscope.trace.kinds import Kind
 from kinetoscope.trace.torch_frames import is_dispatch_mode
 from kinetoscope.trace.trace import IntArray
-from kinetoscope.units import count, duration, percent
+from kinetoscope.units import duration, percent, several
 
 if TYPE_CHECKING:
     from kinetoscope.testing import TraceBuilder
@@ -73,7 +73,8 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
     owner = _owner(analysis, flag)
     yield Hit(
         message=(
-            f"{count(round(rows.size / steps))} operators a step go through Python first"
+            f"{several(rows.size / steps, 'operator goes', 'operators go')} through "
+            "Python first in each step"
             + (f" (`{owner}`)" if owner else "")
             + f": {duration(spent)} of each step, {percent(share)} of it."
         ),

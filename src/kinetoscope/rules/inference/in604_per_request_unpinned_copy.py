@@ -31,7 +31,7 @@ from kinetoscope.result import Evidence, Fix
 from kinetoscope.rules.api import Example, Hit, Options, Rule
 from kinetoscope.rules.data_loading._input import pinned_speed
 from kinetoscope.rules.inference._requests import serves
-from kinetoscope.units import count, duration, percent, size
+from kinetoscope.units import duration, percent, several, size
 
 if TYPE_CHECKING:
     from kinetoscope.testing import TraceBuilder
@@ -64,8 +64,8 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
     sync = copies.sync[mine & ~copies.of(Purpose.TO_HOST)]
     yield Hit(
         message=(
-            f"{count(max(round(rows.size / analysis.steps), 1))} copies of each request "
-            f"({size(int(nbytes.sum()) // analysis.steps)}) use memory that is not pinned: "
+            f"{several(rows.size / analysis.steps, 'copy', 'copies')} of each request "
+            f"({size(int(nbytes.sum()) // analysis.steps)}) from memory that is not pinned: "
             f"{duration(spent)}, {percent(min(share, 1.0))} of the step."
         ),
         evidence=(

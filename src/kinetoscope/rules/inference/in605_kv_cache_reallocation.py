@@ -37,7 +37,7 @@ from kinetoscope.rules.framework._waiting import calls_inside
 from kinetoscope.rules.inference._requests import Shape, ops_named, outermost_ops, serves
 from kinetoscope.trace.kinds import Kind
 from kinetoscope.trace.trace import IntArray, Trace
-from kinetoscope.units import count, duration, percent
+from kinetoscope.units import duration, percent, several
 
 if TYPE_CHECKING:
     from kinetoscope.testing import TraceBuilder
@@ -85,8 +85,8 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
     each = joins.rows.size / steps
     yield Hit(
         message=(
-            f"{count(round(each))} joins a step copy a whole cache to add "
-            f"{percent(float(np.median(joins.new)))} to it: {duration(spent)}, "
+            f"{several(each, 'join copies', 'joins copy')} a whole cache in each step "
+            f"to add {percent(float(np.median(joins.new)))} to it: {duration(spent)}, "
             f"{percent(min(share, 1.0))} of the step."
         ),
         evidence=(

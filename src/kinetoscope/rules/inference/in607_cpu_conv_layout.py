@@ -34,7 +34,7 @@ from kinetoscope.rules.api import Example, Hit, Options, Rule
 from kinetoscope.rules.framework._surroundings import steady_extent
 from kinetoscope.rules.inference._requests import ops_named
 from kinetoscope.trace.trace import Trace
-from kinetoscope.units import count, duration, percent
+from kinetoscope.units import duration, percent, several
 
 if TYPE_CHECKING:
     from kinetoscope.testing import TraceBuilder
@@ -70,8 +70,8 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
         return
     yield Hit(
         message=(
-            f"{count(round(rows.size / analysis.steps_on_host))} convolutions a step work on NCHW "
-            f"tensors on the CPU: {duration(per_step)}, {percent(min(share, 1.0))} of the step."
+            f"{several(rows.size / analysis.steps_on_host, 'convolution')} a step on NCHW tensors "
+            f"on the CPU: {duration(per_step)}, {percent(min(share, 1.0))} of the step."
         ),
         evidence=(
             Evidence("convolution_time", per_step, "ns"),

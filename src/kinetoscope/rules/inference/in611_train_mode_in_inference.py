@@ -34,7 +34,7 @@ from kinetoscope.rules.framework._surroundings import steady_extent
 from kinetoscope.rules.framework._waiting import calls_inside, part_of
 from kinetoscope.rules.inference._requests import ops_named, outermost_ops, serves
 from kinetoscope.trace.trace import IntArray
-from kinetoscope.units import count, duration
+from kinetoscope.units import duration, several
 
 if TYPE_CHECKING:
     from kinetoscope.testing import TraceBuilder
@@ -61,9 +61,12 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
         return
     steps = analysis.steps_on_host
     host = steady_extent(analysis, np.concatenate((drops, norms)))
-    parts = [f"{count(round(drops.size / steps))} dropouts are switched on"] if drops.size else []
+    parts = []
+    if drops.size:
+        parts.append(several(drops.size / steps, "dropout is", "dropouts are") + " switched on")
     if norms.size:
-        parts.append(f"{count(round(norms.size / steps))} batch norms use the batch's statistics")
+        uses = several(norms.size / steps, "batch norm uses", "batch norms use")
+        parts.append(f"{uses} the batch's statistics")
     yield Hit(
         message=(
             f"The model serves in training mode: {' and '.join(parts)} in each step. Results are "

@@ -41,7 +41,7 @@ from kinetoscope.trace.calltree import nearest
 from kinetoscope.trace.frames import is_gradient_hook, is_zero_grad
 from kinetoscope.trace.op_names import short_name
 from kinetoscope.trace.trace import IntArray
-from kinetoscope.units import count, duration, percent
+from kinetoscope.units import duration, percent, several
 
 if TYPE_CHECKING:
     from kinetoscope.testing import TraceBuilder
@@ -82,9 +82,10 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
     adds = _additions(analysis)
     yield Hit(
         message=(
-            f"`zero_grad` writes zeros into the gradients: {count(zeros.size // steps)} operators "
-            f"a step, {duration(on_host)} on the host and {duration(on_device)} on the device "
-            f"({percent(min(share, 1.0))} of the step); the backward pass then adds to them."
+            "`zero_grad` writes zeros into the gradients: "
+            f"{several(zeros.size // steps, 'operator')} a step, {duration(on_host)} on the host "
+            f"and {duration(on_device)} on the device ({percent(min(share, 1.0))} of the "
+            "step); the backward pass then adds to them."
         ),
         evidence=(
             Evidence("operators_per_step", zeros.size // steps, "count"),

@@ -50,7 +50,7 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
     yield notice(
         f"{given} of {world} ranks {'was' if given == 1 else 'were'} given: waiting for a peer "
         "and a slow network cannot be told apart.",
-        fix="Record the same steps on every rank and analyse the folder.",
+        fix="Record the same steps on every rank and analyze the folder.",
         snippet="kinetoscope analyze TRACES/",
         reference=REFERENCE,
         evidence=(Evidence("ranks_given", given, "count"), Evidence("ranks", world, "count")),
