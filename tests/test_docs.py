@@ -11,6 +11,7 @@ import click
 import pytest
 
 from kinetoscope.cli.exit_codes import MEANINGS
+from kinetoscope.cli import run
 from kinetoscope.cli.group import COMMANDS, GROUP
 from kinetoscope.errors import KinetoscopeError
 from kinetoscope.report import FORMATS
@@ -104,6 +105,17 @@ def test_the_readme_starts_with_two_commands_that_need_nothing_before() -> None:
         assert command.startswith("python3 -m venv .venv && .venv/bin/pip install -q ")
     assert demo.endswith(".venv/bin/kinetoscope demo")
     assert "-m pytest" in tests
+
+
+def test_the_readme_shows_what_the_demo_prints(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Run the demo with COLUMNS=100 and paste its diagnosis when this fails."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "100")
+    assert run(["demo", "--no-torch"]) == 0
+    (block,) = re.findall(r"```text\n(kinetoscope-demo.*?)\n```", README, re.S)
+    assert block in capsys.readouterr().out
 
 
 def test_continuous_integration_runs_the_readme_test_command() -> None:

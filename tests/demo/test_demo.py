@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from pathlib import Path
 
 import msgspec
@@ -36,18 +35,6 @@ def test_the_whole_loop_on_recordings(tmp_path: Path, capsys: Capture) -> None:
         *("before.html", "before.json", "before.md", "before.trace.json.gz", "train.py"),
         *("after.html", "after.json", "after.md", "after.trace.json.gz"),
     }
-
-
-def test_the_readme_shows_what_the_demo_prints(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "100")
-    assert run(["demo", "--no-torch"]) == 0
-    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
-    block = re.search(r"```text\n(kinetoscope-demo.*?)\n```", readme, re.S)
-    assert block
-    assert block.group(1) in capsys.readouterr().out
 
 
 def test_the_recordings_show_what_was_planted(tmp_path: Path) -> None:
