@@ -10,8 +10,8 @@ from types import ModuleType
 import click
 import pytest
 
-from kinetoscope.cli.exit_codes import MEANINGS
 from kinetoscope.cli import run
+from kinetoscope.cli.exit_codes import MEANINGS
 from kinetoscope.cli.group import COMMANDS, GROUP
 from kinetoscope.errors import KinetoscopeError
 from kinetoscope.report import FORMATS
