@@ -46,17 +46,18 @@ def interleave(
     """Run base and others in turns until each other side is decided or the time is spent.
 
     Every round runs the base once and each undecided side once, in alternating order: what drifts
-    slowly hits all sides alike.
+    slowly hits all sides alike. Called again, it goes on with new rounds.
     """
-    for turn in range(MOST_ROUNDS):
-        todo = [side for side in others if not side.done]
+    first = 1 + max((turn for side in (base, *others) for turn in side.rounds), default=-1)
+    for turn in range(first, first + MOST_ROUNDS):
+        todo = [side for side in others if not side.done and len(side.runs) < MOST_ROUNDS]
         if not todo:
             return
         order = [base, *todo] if turn % 2 == 0 else [*todo, base]
         # The rounds that are certain to come may be prepared as well.
-        coming = [*order, *(order[::-1] if turn + 1 < LEAST_ROUNDS else [])]
+        coming = [*order, *(order[::-1] if turn + 1 < first + LEAST_ROUNDS else [])]
         for at, side in enumerate(order):
-            if runner.left_s < until_s and turn >= 1:
+            if runner.left_s < until_s and turn > first:
                 return
             tell(f"round {turn + 1}: {label(side.chosen)}")
             runner.prepare([later.chosen for later in coming[at:] if not later.done])

@@ -77,11 +77,7 @@ class Runner:
     runs: int = 0
     started: float = field(default_factory=time.monotonic)
     _waiting: list[tuple[Chosen, Process]] = field(default_factory=list)
-    _caches: tempfile.TemporaryDirectory[str] = field(
-        default_factory=lambda: tempfile.TemporaryDirectory(
-            prefix="kinetoscope-cache-", ignore_cleanup_errors=True
-        )
-    )
+    _caches: str = ""
 
     @property
     def ahead(self) -> int:
@@ -105,7 +101,8 @@ class Runner:
         for _chosen, process in self._waiting:
             process.close()
         self._waiting.clear()
-        self._caches.cleanup()
+        if self._caches:
+            shutil.rmtree(self._caches, ignore_errors=True)
 
     def prepare(self, upcoming: Sequence[Chosen]) -> None:
         """Start the next processes together, and wait until all of them wait for their turn.
@@ -113,7 +110,7 @@ class Runner:
         Nothing is started while another process measures: the next batch begins when the last one
         is used up.
         """
-        if self._take(upcoming[0], keep=True) is not None:
+        if not upcoming or self._take(upcoming[0], keep=True) is not None:
             return
         first = len(self._waiting)
         self._waiting += [(chosen, self._start(chosen)) for chosen in upcoming[: self.ahead]]
@@ -158,7 +155,8 @@ class Runner:
             # Of each variant its own: its first run shows what compiling costs, the others need not
             # wait for it, and neither finds what the user has compiled before.
             names = [c for c in _label(chosen) if c.isalnum() or c in "-_"]
-            environment[CACHE] = str(Path(self._caches.name) / "".join(names))
+            self._caches = self._caches or tempfile.mkdtemp(prefix="kinetoscope-cache-")
+            environment[CACHE] = str(Path(self._caches) / "".join(names))
         for remedy, value in chosen:
             environment.update(remedy.environment(value))
         return environment

@@ -116,10 +116,17 @@ def _one_at_a_time(runner: Runner, todo: Plan, options: TuneOptions, tell: Tell)
     interleave(runner, base, sides[:size], works[:size], tell, until_s=reserve)
     if size < len(sides):
         interleave(runner, base, sides[size:], works[size:], tell, until_s=reserve)
-    return [
-        (trial_of(base, side, candidate), candidate)
-        for side, candidate in zip(sides, todo.candidates, strict=True)
-    ]
+
+    def measured() -> list[_Measured]:
+        return [
+            (trial_of(base, side, candidate), candidate)
+            for side, candidate in zip(sides, todo.candidates, strict=True)
+        ]
+
+    if len(_best_of_each(measured())) < 2 and runner.left_s > 0:
+        # Nothing to put together: what was kept back for it decides what is still open.
+        interleave(runner, base, sides, works, tell, until_s=0.0)
+    return measured()
 
 
 def _affordable(runner: Runner, sides: int, reserve: float) -> int:

@@ -226,7 +226,6 @@ RULE = Rule(
     check=check,
     options=Thresholds(),
     evidence="TE",
-    remedies=("compile",),
     references=(_REFERENCE,),
     examples=(
         Example("8 ms of Python after 2 ms of device work", _bookkeeping, fires=True),
