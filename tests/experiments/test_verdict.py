@@ -73,6 +73,7 @@ def test_a_broken_guard_wins_over_any_gain() -> None:
 def test_more_memory_is_no_other_result() -> None:
     hungry = Guard("memory", "failed", "2 GiB at the peak")
     assert status_of(Ratio(2.0, 3.0, 4.0), (hungry,))[0] == "too_much_memory"
+    assert status_of(Ratio(0.2, 0.3, 0.4), (hungry,))[0] == "harmful"
     both = (hungry, Guard("outputs", "failed", "differ"))
     assert status_of(Ratio(2.0, 3.0, 4.0), both)[0] == "changes_result"
 

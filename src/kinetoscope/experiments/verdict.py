@@ -80,17 +80,18 @@ def beyond_doubt(ratio: Ratio) -> bool:
 def status_of(ratio: Ratio, guards: Sequence[Guard]) -> tuple[TrialStatus, str]:
     """Return what becomes of a remedy, and why."""
     broken = [guard for guard in guards if guard.status == "failed"]
-    if broken:
-        only_memory = all(guard.name == "memory" for guard in broken)
-        why = "; ".join(f"{g.name}: {g.detail}" for g in broken)
-        return "too_much_memory" if only_memory else "changes_result", why
+    why = "; ".join(f"{g.name}: {g.detail}" for g in broken)
+    if any(guard.name != "memory" for guard in broken):
+        return "changes_result", why
     word = outcome_of(ratio)
     low, mid, high = (units.factor(value) for value in (ratio.low, ratio.mid, ratio.high))
     span = f"{mid}, between {low} and {high}"
+    if broken and word != "slower":
+        return "too_much_memory", why
     if word == "faster":
         return "accepted", f"faster: {span}"
     if word == "slower":
-        return "harmful", f"slower: {span}"
+        return "harmful", "; ".join(part for part in (f"slower: {span}", why) if part)
     if word == "no_difference" or ratio.mid < 1 + RELEVANT:
         return "no_gain", f"no gain: {span}"
     return "undecided", f"noise hides the answer: {span}"
