@@ -141,7 +141,7 @@ class profile:  # noqa: N801 - used like torch.profiler.profile
                 self.__exit__(None, None, None)  # a decorated function, asked before it was done
             if self.trace is None:
                 why = self.problems[-1] if self.problems else "the block has not ended"
-                raise InputError(f"nothing was recorded: {why}", "Let the loop run longer.")
+                raise InputError(f"nothing was recorded: {why}.", "Let the loop run longer.")
             self._diagnosis = diagnose_capture([self.trace], self._root)
         return self._diagnosis
 

@@ -157,3 +157,36 @@ def test_a_flood_from_a_library_call_is_none() -> None:
                 t.kernel("elementwise_kernel", here + 12, 2, launch_at=here + 5)
 
     assert not hits("FW502", one_call, step_us=20_000)
+
+
+def test_the_hooks_of_the_capture_are_not_the_programs() -> None:
+    """The same 60 us a layer as in the rule's example, spent by `kinetoscope run` itself."""
+    t = TraceBuilder()
+    for step in range(4):
+        at = step * 2_000.0
+        t.step(at, 2_000)
+        t.python("serve.py(10): answer", at + 2, 1_990)
+        for i in range(20):
+            begin = at + 10 + i * 95
+            t.module(f"Linear_{i}", begin, 87)
+            t.python("torch/nn/modules/module.py(1782): _call_impl", begin + 1, 85)
+            t.op("aten::linear", begin + 3, 15)
+            t.kernel("gemm", begin + 12, 3, launch_at=begin + 6)
+            t.python("kinetoscope/capture/modules.py(70): _called", begin + 25, 60)
+    (rule,) = [r for r in all_rules() if r.code == "FW522"]
+    assert not rule.run(Analysis(t.read())).hits
+
+
+@pytest.mark.parametrize(
+    ("file", "fires"), [("mine.py", True), ("kinetoscope/capture/w.py", False)]
+)
+def test_the_thread_of_the_capture_is_not_the_programs(file: str, fires: bool) -> None:
+    t = TraceBuilder()
+    for step in range(4):
+        t.step(step * 1_000, 1_000)
+        t.python("train.py(3): step", step * 1_000 + 1, 300)
+        t.op("aten::mm", step * 1_000 + 10, 50)
+    t.python(f"{file}(50): _work", 0, 4_000, tid=2000)
+    t.python("threading.py(629): wait", 1, 3_998, tid=2000)
+    (rule,) = [r for r in all_rules() if r.code == "PR922"]
+    assert bool(rule.run(Analysis(t.read())).hits) == fires

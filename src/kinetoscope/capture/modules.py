@@ -51,7 +51,7 @@ class ModuleSeam:
     def _enter(self, module: Any, _args: Any) -> None:
         depth = getattr(self._depth, "value", 0)
         self._depth.value = depth + 1
-        if depth == 0:
+        if depth == 0 and _calls_on_stack() <= 1:
             self._outermost(module)
 
     def _leave(self, _module: Any, _args: Any, _result: Any) -> None:
@@ -69,6 +69,17 @@ class ModuleSeam:
 
     def _called(self, module: Any, _args: Any) -> None:
         self._mark("module", id(module), type(module).__name__)
+
+
+def _calls_on_stack() -> int:
+    """How many modules are being called: more than one when the hooks came inside of a call."""
+    from torch.nn.modules import module
+
+    code, frame, number = module.Module._call_impl.__code__, sys._getframe(), 0
+    while frame is not None:
+        number += frame.f_code is code
+        frame = frame.f_back  # type: ignore[assignment]
+    return number
 
 
 def wrap_compiled_modules(mark: Mark, replace: Callable[[Any, str, Any], None]) -> None:

@@ -290,6 +290,11 @@ def is_gradient_hook(name: str) -> bool:
     return name.endswith("torch::autograd::AccumulateGrad")
 
 
+def is_capture_frame(name: str) -> bool:
+    """A frame of `kinetoscope run` itself: its hooks, and the thread that looks after them."""
+    return "kinetoscope/capture/" in name.replace("\\", "/")
+
+
 def is_distributed_range(name: str) -> bool:
     """torch.distributed's own frames around a collective (its logging wrapper included)."""
     return "torch/distributed/" in name and any(

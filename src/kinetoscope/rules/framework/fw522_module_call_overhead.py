@@ -37,7 +37,7 @@ from kinetoscope.rules.framework._surroundings import (
     own_stretches,
     steady_extent,
 )
-from kinetoscope.trace.frames import is_torch_file, parse_frame
+from kinetoscope.trace.frames import is_capture_frame, is_torch_file, parse_frame
 from kinetoscope.trace.kinds import Kind
 from kinetoscope.trace.torch_frames import is_forward, is_module_call, is_parallel_wrapper
 from kinetoscope.trace.trace import IntArray
@@ -173,7 +173,9 @@ def _hooks(analysis: Analysis) -> Flags:
 
 def _is_hook(name: str) -> bool:
     frame = parse_frame(name)
-    return frame is not None and not is_torch_file(frame.file) and not is_forward(name)
+    if frame is None or is_capture_frame(name):
+        return False
+    return not is_torch_file(frame.file) and not is_forward(name)
 
 
 def _model(t: TraceBuilder, hook_us: float) -> None:

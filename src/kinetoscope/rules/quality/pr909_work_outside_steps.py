@@ -48,7 +48,8 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
     yield notice(
         f"{percent(share)} of the device events were launched before the recorded steps; they "
         "count for the device's time, not for the steps' work.",
-        fix="Do not divide all kernel time by the number of steps; assign it by launch.",
+        fix="Nothing to do here. A tool that divides all kernel time by the number of steps "
+        "overstates a step by as much.",
         reference=REFERENCE,
         evidence=(Evidence("launched_before", round(share, 4), "ratio"),),
     )

@@ -11,7 +11,8 @@ Tables of host time list such frames first, although they cost nothing.
 Ignore them when reading such tables; here they count as waiting, not as work.
 
 ## Limits
-A wait on the main thread is another matter and counts.
+A wait on the main thread is another matter and counts. The thread of `kinetoscope run` itself does
+not count.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from kinetoscope.result import Evidence
 from kinetoscope.rules.api import Example, Hit, Options, Rule
 from kinetoscope.rules.quality._examples import healthy, launch
 from kinetoscope.rules.quality._notice import notice
+from kinetoscope.trace.frames import is_capture_frame
 from kinetoscope.units import percent
 
 if TYPE_CHECKING:
@@ -46,7 +48,9 @@ class Thresholds(Options, frozen=True):
 def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
     """Most of the recorded host time is threads that wait."""
     activity = analysis.activity
-    ns = activity.end - activity.start
+    threads = analysis.trace.column("thread")[analysis.matching(is_capture_frame)]
+    own = np.setdiff1d(threads, [main_thread(analysis.trace)])
+    ns = np.where(np.isin(activity.thread, own), 0, activity.end - activity.start)
     waits = (activity.cause == Cause.WAIT) & (activity.thread != main_thread(analysis.trace))
     python = np.isin(activity.cause, (Cause.WAIT, Cause.PYTHON))
     share = float(ns[waits].sum() / max(ns[python].sum(), 1))
