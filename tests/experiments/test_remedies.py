@@ -101,8 +101,24 @@ def test_a_remedy_is_tried_alone_so_its_own_gain_is_predicted() -> None:
     left = msgspec.structs.replace(results.LOADER, gain=Gain(1.0, 1.2, 1.4, "replay"))
     alone = Gain(2.9, 4.6, 5.4, "replay")
     rules = (RuleOutcome("DL101", "fired", gain=alone),)
-    found = plan(TRAINING, results.diagnosis(findings=(left,), rules=rules))
-    assert found.candidates[0].predicted == alone
+    found = plan(TRAINING, results.diagnosis(findings=(left,), rules=rules)).candidates
+    assert [
+        c.predicted for c in found if (c.remedy.id, c.value) == ("dataloader-workers", "8")
+    ] == [alone]
+
+
+def test_two_workers_load_twice_as_fast_and_no_faster() -> None:
+    """Nine tenths of a step are loading: 10x without it. Two workers take 0.45 of the step for it:
+    1 / 0.45 = 2.22x; four take 0.225: 4.44x."""
+    loading = msgspec.structs.replace(results.LOADER, gain=Gain(8.0, 10.0, 12.0, "replay"))
+    few = dataclasses.replace(TRAINING, cores=2)
+    found = plan(few, results.diagnosis(findings=(loading,), rules=())).candidates
+    mids = {named(c.remedy, c.value): c.predicted.mid for c in found if c.predicted}
+    assert mids["dataloader-workers=2"] == pytest.approx(2.22, abs=0.01)
+    assert mids["dataloader-workers=4"] == pytest.approx(4.44, abs=0.01)
+    for candidate in found:
+        if gain := candidate.predicted:
+            assert gain.low <= gain.mid <= gain.high
 
 
 def test_what_is_on_already_is_not_tried() -> None:

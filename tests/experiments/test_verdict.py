@@ -166,6 +166,14 @@ def test_enough_steps_end_the_program() -> None:
     [
         ({"dtypes": ["bfloat16"]}, "reordered", "passed"),
         ({"dtypes": ["float32"], "autocast": True}, "reordered", "passed"),
+        ({"device": "cuda", "settings": {"matmul_precision": "high"}}, "reordered", "passed"),
+        (
+            {"device": "cuda", "convolutions": True, "settings": {"cudnn_tf32": True}},
+            "reordered",
+            "passed",
+        ),
+        ({"device": "cuda", "settings": {"cudnn_tf32": True}}, "reordered", "failed"),
+        ({"device": "cpu", "settings": {"matmul_precision": "high"}}, "reordered", "failed"),
         ({"dtypes": ["float16"]}, "reordered", "passed"),
         ({"dtypes": ["float32"]}, "reordered", "failed"),
         ({"dtypes": ["bfloat16"]}, "exact", "failed"),

@@ -129,6 +129,7 @@ class Observer:
             "settings": {
                 "matmul_precision": torch.get_float32_matmul_precision(),
                 "cudnn_benchmark": torch.backends.cudnn.benchmark,
+                "cudnn_tf32": _cudnn_tf32(torch),
                 "threads": torch.get_num_threads(),
                 "gc_enabled": gc.isenabled(),
                 "allocator": os.environ.get("PYTORCH_CUDA_ALLOC_CONF", ""),
@@ -139,6 +140,13 @@ class Observer:
 def _device_of(module: Any) -> str:
     parameter = next(iter(module.parameters()), None)
     return str(parameter.device.type) if parameter is not None else "cpu"
+
+
+def _cudnn_tf32(torch: Any) -> bool:
+    try:
+        return bool(torch.backends.cudnn.allow_tf32)
+    except RuntimeError:  # set through the newer interface, which refuses the older one
+        return True
 
 
 def _sample(tensor: Any) -> Any:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+
+import msgspec
 
 from kinetoscope.experiments.registry import all_remedies
 from kinetoscope.experiments.remedy import Facts, Remedy
 from kinetoscope.result import Diagnosis, Gain
+from kinetoscope.rules.api import as_known
 from kinetoscope.rules.registry import all_rules
 
 
@@ -65,9 +69,7 @@ def plan(
         if reason:
             skipped.append((remedy, reason))
         found += [
-            Candidate(remedy, v, *_recommended(v, promises.get(remedy.id, ())))
-            for v in values
-            if not reason
+            _candidate(remedy, v, facts, promises.get(remedy.id, ())) for v in values if not reason
         ]
     # Python's sort is stable: remedies that no finding recommends keep their order.
     found.sort(key=lambda c: -(c.predicted.mid if c.predicted else 1.0))
@@ -107,10 +109,26 @@ def _gains(diagnosis: Diagnosis) -> Iterator[tuple[str, tuple[str, ...], Gain]]:
         yield code, rules.get(code, ()), gain
 
 
-def _recommended(value: str, promises: Sequence[_Promise]) -> tuple[tuple[str, ...], Gain | None]:
-    """The rules that recommend a parameter, and the largest gain that they promise."""
+def _candidate(remedy: Remedy, value: str, facts: Facts, promises: Sequence[_Promise]) -> Candidate:
+    """A parameter with the rules that recommend it, and the largest gain that they promise."""
     mine = [p for p in promises if p.value in ("", value)]
     if not mine:
-        return (), None
+        return Candidate(remedy, value)
     best = max(mine, key=lambda p: p.gain.mid)
-    return tuple(dict.fromkeys(p.code for p in mine)), best.gain
+    codes = tuple(dict.fromkeys(p.code for p in mine))
+    return Candidate(remedy, value, codes, _at_most(best.gain, remedy.most(value, facts)))
+
+
+def _at_most(gain: Gain, factor: float) -> Gain:
+    """The gain when what goes away with it only becomes `factor` times faster.
+
+    A gain g takes 1 - 1/g of the step away. Run beside the rest, that part still takes its time
+    over `factor`, and the step is no shorter: 1 / ((1 - 1/g) / factor) = factor x g / (g - 1).
+    """
+    if gain.mid <= 1.0 or math.isinf(factor):
+        return gain
+    ends = [min(g, factor * g / (g - 1)) if g > 1.0 else g for g in (gain.low, gain.mid, gain.high)]
+    if ends == [gain.low, gain.mid, gain.high]:
+        return gain
+    low, mid, high = (round(end, 3) for end in (min(ends), ends[1], max(ends)))
+    return as_known(msgspec.structs.replace(gain, low=low, mid=mid, high=high))

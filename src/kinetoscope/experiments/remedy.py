@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -82,6 +83,8 @@ class Remedy:
         snippet: lines to put into the program, for a parameter.
         environment: variables to set before the process starts, for a parameter.
         work: how many times the work of a plain step one step does, for a parameter.
+        most: how many times faster, at most, a parameter makes what the remedy speeds up; a rule
+            predicts for a good parameter, not for each.
         general: worth trying without a finding that recommends it.
     """
 
@@ -96,6 +99,7 @@ class Remedy:
     values: Callable[[Facts], tuple[str, ...]] = lambda _: ("",)
     environment: Callable[[str], Mapping[str, str]] = lambda _: {}
     work: Callable[[str], float] = lambda _: 1.0
+    most: Callable[[str, Facts], float] = lambda _value, _facts: math.inf
     general: bool = True
 
 

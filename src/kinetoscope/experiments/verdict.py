@@ -109,7 +109,7 @@ class Computed:
         outputs: samples of the first outputs, one list a call.
         peak_bytes: peak memory.
         device: on which device.
-        precision: of the program's own arithmetic, when it is a half one.
+        precision: of the program's own arithmetic, when it is less than that of float32.
     """
 
     losses: Sequence[float]
@@ -126,15 +126,21 @@ class Computed:
             report["outputs"],
             report["peak_bytes"],
             report["device"],
-            _half_precision(report.get("facts", {})),
+            _own_precision(report.get("facts", {})),
         )
 
 
-def _half_precision(facts: Mapping[str, Any]) -> Tolerance | None:
-    dtypes = facts.get("dtypes", ())
+def _own_precision(facts: Mapping[str, Any]) -> Tolerance | None:
+    dtypes, settings = facts.get("dtypes", ()), facts.get("settings", {})
     if "bfloat16" in dtypes or facts.get("autocast"):
         return "bf16"
-    return "fp16" if "float16" in dtypes else None
+    if "float16" in dtypes:
+        return "fp16"
+    # cuDNN may use TF32 unless a program forbids it; matrix products when it allows them to.
+    convolutions = facts.get("convolutions") and settings.get("cudnn_tf32", False)
+    products = settings.get("matmul_precision", "highest") != "highest"
+    on_gpu = facts.get("device") == "cuda"
+    return "tf32" if on_gpu and (convolutions or products) else None
 
 
 def _fitting(tolerance: Tolerance, before: Sequence[Computed]) -> Tolerance:

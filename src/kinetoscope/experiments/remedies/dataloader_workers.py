@@ -8,6 +8,7 @@ compared on average.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from kinetoscope.experiments._hooks import at_construction
@@ -26,6 +27,12 @@ def _values(facts: Facts) -> tuple[str, ...]:
     now = max(int(loader.get("num_workers") or 0) for loader in facts.loaders)
     wanted = [n for n in (2, 4, 8, 16) if n <= max(2 * facts.cores, 2) and n > now]
     return tuple(str(n) for n in wanted[:3])
+
+
+def _most(value: str, facts: Facts) -> float:
+    """As many batches at a time as workers, where the main process loads one after the other."""
+    alone = not any(int(loader.get("num_workers") or 0) for loader in facts.loaders)
+    return float(value) if alone else math.inf
 
 
 def _patch(value: str) -> None:
@@ -50,5 +57,6 @@ REMEDY = Remedy(
     applies=_applies,
     values=_values,
     patch=_patch,
+    most=_most,
     snippet=lambda value: f"DataLoader(..., num_workers={value}, persistent_workers=True)",
 )
