@@ -44,7 +44,8 @@ def complete(recording: Recording, say: Callable[[str], None]) -> Captured:
     """Put the facts into the recorded windows and return the one to diagnose."""
     packers = recording.recorder.packers
     facts = dict(recording.facts)
-    light = _finished(packers.get("light"), {"version": 1}, recording, say)
+    lights = [window for window in facts["windows"] if window["name"] == "light"]
+    light = _finished(packers.get("light"), {"version": 1, "windows": lights}, recording, say)
     if light is not None and "full" not in packers:
         return Captured(_light_only(light, facts), light, recording.problems)
     if light is not None:

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -61,3 +62,11 @@ def capture(
     path = folder / "result.json"
     found = json.loads(path.read_text()) if path.exists() else None
     return Ran(done.returncode, done.stdout, done.stderr, found)
+
+
+_MACHINE = ("the program's pace changed", "longer than before", "longer than the others")
+
+
+def own_problems(problems: Sequence[str]) -> list[str]:
+    """Without those that a machine has which others use as well."""
+    return [text for text in problems if not any(said in text for said in _MACHINE)]

@@ -8,6 +8,7 @@ from kinetoscope.capture.options import CaptureOptions
 from kinetoscope.capture.plan import (
     Plan,
     brief_steps,
+    enough,
     fitting_steps,
     is_steady,
     make_plan,
@@ -45,7 +46,8 @@ def test_one_slow_step_does_not_count() -> None:
 
 
 def test_a_slow_step_in_four_counts_for_the_length_of_the_phases() -> None:
-    assert typical_period([0.001, 0.001, 0.001, 0.078] * 4) == pytest.approx(0.012)
+    assert typical_period([0.001, 0.001, 0.001, 0.078] * 4) == pytest.approx(0.02025)
+    assert typical_period([0.004, 0.001, 0.001, 0.006, 0.002, 0.001]) == pytest.approx(0.0018)
 
 
 def test_the_first_batch_does_not() -> None:
@@ -57,15 +59,18 @@ def test_the_first_batch_does_not() -> None:
 @pytest.mark.parametrize("budget", [5.0, 60.0, 600.0])
 def test_a_plan_keeps_the_budget(period: float, budget: float) -> None:
     plan = make_plan(period, CaptureOptions(budget_s=budget), start=0, steady=True)
-    steps = plan.baseline + plan.samples + 1.6 * plan.light + 3.5 * plan.full + 8 * plan.lines
-    assert steps * period <= budget or plan == Plan(0, 2, 1, 1, 0, 0)
+    plain = plan.baseline + plan.samples + plan.second
+    steps = plain + 1.6 * plan.light + 3.5 * plan.full + 8 * plan.lines
+    assert steps * period <= budget or plan == Plan(0, 2, 1, 1, 0, 0, period_s=period)
 
 
 def test_the_baseline_is_about_two_seconds() -> None:
     plan = make_plan(0.01, CaptureOptions(), start=7, steady=True)
     assert plan.start == 7
-    assert plan.baseline == 200
+    assert (plan.baseline, plan.second) == (100, 100)
     assert plan.full == 20
+    few = make_plan(1.0, CaptureOptions(), start=0, steady=True)
+    assert (few.baseline, few.second) == (3, 2)
 
 
 def test_batches_that_workers_prepared_are_used_up_before_a_window() -> None:
@@ -93,3 +98,12 @@ def test_the_program_stands_still_for_a_second_at_most(light_pause_s: float, ste
 
 def test_few_steps_stay_few() -> None:
     assert brief_steps(1, 1e9) == 1
+
+
+def test_a_window_that_is_much_work_to_write_ends_early() -> None:
+    assert not enough(10, 0.3e9)
+    assert enough(3, 0.5e9)
+    assert not enough(2, 0.5e9)  # three show whether a thing repeats
+    assert enough(1, 2e9)
+    assert not enough(0, 2e9)
+    assert not enough(5, 0.5e9, 6)  # nor is a cycle cut

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import gc
+import os
 from pathlib import Path
+
+import pytest
 
 from kinetoscope.capture.options import CaptureOptions
 from kinetoscope.capture.recorder import Recorder
@@ -32,6 +36,9 @@ class _Phase:
         self.told.append("give_up")
         raise OSError(28, "no space")
 
+    def abandon(self) -> None:
+        self.told.append("abandon")
+
 
 def test_a_phase_that_ends_is_not_given_up_as_well(tmp_path: Path) -> None:
     """Torch crashes when a profile that was stopped is stopped again and written."""
@@ -52,3 +59,28 @@ def test_what_a_phase_cannot_write_is_said_and_the_program_goes_on(tmp_path: Pat
     recorder._phase = _Phase(recorder)
     recorder.give_up()
     assert said == ["the full window could not be written: no space"]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_forked_child_never_destroys_what_the_phase_holds(tmp_path: Path) -> None:
+    """Events of a device cannot be destroyed in a child: torch would end a loader's worker."""
+    read, write = os.pipe()
+
+    class Event:
+        def __del__(self) -> None:
+            os.write(write, b"destroyed")
+
+    recorder = Recorder(tmp_path, CaptureOptions(), lambda _: None)
+    phase = recorder._phase = _Phase(recorder)
+    phase.event = Event()  # type: ignore[attr-defined]
+    told = phase.told
+    child = os.fork()
+    if child == 0:
+        del phase
+        recorder.forget()
+        recorder.__dict__.clear()
+        gc.collect()
+        os.write(write, told[-1].encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert os.read(read, 100) == b"abandon"

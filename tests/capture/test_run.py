@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.capture.support import TRAIN, capture, environment
+from tests.capture.support import TRAIN, capture, environment, own_problems
 
 pytest.importorskip(
     "torch",
@@ -27,7 +27,7 @@ def test_a_training_loop_is_recorded_and_measured(tmp_path: Path) -> None:
     found = ran.result["capture"]
     assert found["step_source"] == "optimizer"
     assert found["step_label"] == "SGD.step"
-    assert found["problems"] == []
+    assert own_problems(found["problems"]) == []
     assert [w["name"] for w in found["windows"]] == ["light", "full"]
     assert ran.result["step"]["time_ns"] == found["baseline_ns"]
     assert ran.result["inputs"][0]["path"] == "t.json.gz"
@@ -181,6 +181,48 @@ def test_an_evaluation_between_epochs_ends_a_window(tmp_path: Path) -> None:
     ran = capture(tmp_path, source, "1000000", options=("--stop-after",))
     assert ran.code == 0, ran.err
     assert "the full window ends early: no step for" in ran.err
+    assert ran.result is not None
+
+
+def test_steps_that_become_slow_end_the_windows_in_time(tmp_path: Path) -> None:
+    source = TRAIN.replace(
+        "        optimizer.zero_grad()\n",
+        "        import time, kinetoscope.capture.sharing as s\n"
+        "        slow = slow or (s.current() is not None and s.current().phase == 'light')\n"
+        "        time.sleep(0.6 if slow else 0.005)\n"
+        "        optimizer.zero_grad()\n",
+    ).replace("def main(steps):\n", "def main(steps):\n    slow = False\n")
+    source += "\nprint(time.monotonic() - start)"
+    ran = capture(
+        tmp_path,
+        "import time\nstart = time.monotonic()\n" + source.replace("main(int", "main(20000 or int"),
+        "1",
+        options=("--stop-after", "--budget", "5s"),
+    )
+    assert ran.code == 0, ran.err
+    assert ran.result is not None
+    windows = {row["name"]: row["steps"] for row in ran.result["capture"]["windows"]}
+    assert 1 <= windows["light"] < 20  # 100 were planned, which would take a minute
+    assert 1 <= windows["full"] < 20
+    assert "they take longer than before" in ran.err
+    assert "the program's pace changed" in ran.err
+
+
+def test_a_process_forked_in_a_window_is_left_alone(tmp_path: Path) -> None:
+    """The profiler's hooks would record all that a loader's worker does."""
+    source = TRAIN.replace(
+        "        optimizer.zero_grad()\n",
+        "        import os, kinetoscope.capture.sharing as s\n"
+        "        if s.current() and s.current().phase == 'full' and not done:\n"
+        "            if sys.getprofile() is not None and not os.fork():\n"
+        "                print('hooks', sys.getprofile(), flush=True)\n"
+        "                os._exit(0)\n"
+        "            done = sys.getprofile() is not None\n"
+        "        optimizer.zero_grad()\n",
+    ).replace("def main(steps):\n", "def main(steps):\n    done = False\n")
+    ran = capture(tmp_path, source, "1000000", options=("--stop-after",))
+    assert ran.code == 0, ran.err
+    assert ran.out == "hooks None\n"
     assert ran.result is not None
 
 

@@ -2,9 +2,84 @@
 
 from __future__ import annotations
 
+import math
 import time
-from statistics import median
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import median, stdev
 from typing import Any
+
+from kinetoscope.capture.rhythm import Rhythm, rhythm
+from kinetoscope.units import duration
+
+_NARROWEST = 0.005
+"""Clocks and machines are not better than half a percent."""
+_FEW = 10
+"""Of fewer steps a slow one may be one of many, or the only one."""
+_CHANGED = 0.1
+"""So much must the halves differ for the program's pace to have changed."""
+
+
+@dataclass(frozen=True)
+class Timed:
+    """Steps between two waits for the device; all in ns.
+
+    Attributes:
+        elapsed: from the first step's begin until the device has done the last one.
+        host: distances of the step marks.
+        device: the same by device events; [] without a device.
+        cpu: processor time of the process.
+    """
+
+    elapsed: int
+    host: tuple[int, ...]
+    device: tuple[int, ...] = ()
+    cpu: int = 0
+
+    @property
+    def steps(self) -> int:
+        """Number of complete steps."""
+        return len(self.host)
+
+    @property
+    def periods(self) -> tuple[int, ...]:
+        """What each step took, by the device where there is one."""
+        return self.device or self.host
+
+    @property
+    def rhythm(self) -> Rhythm:
+        """Which steps are slow again and again."""
+        return rhythm(self.periods)
+
+    @property
+    def step_ns(self) -> float:
+        """Elapsed time / steps, over whole cycles where slow steps come regularly."""
+        periods = self.periods
+        plain = sum(periods) / self.steps
+        return self.elapsed / self.steps * (self.rhythm.mean(periods) / plain if plain else 1.0)
+
+    def facts(self) -> dict[str, int]:
+        """What one half alone says of a step."""
+        cpu = round(self.cpu / self.steps)
+        return {"steps": self.steps, "step_ns": round(self.step_ns), "process_cpu_ns": cpu}
+
+    @property
+    def error_ns(self) -> float:
+        """Two standard errors of the mean, from quartiles so that one slow step does not count."""
+        mean, cycles = self.step_ns, self.rhythm.cycles(self.periods)
+        narrowest = _NARROWEST * mean
+        if cycles:
+            if len(cycles) < 2:
+                return 0.1 * mean
+            return max(2.0 * stdev(cycles) / math.sqrt(len(cycles)), narrowest)
+        if self.steps < 4:
+            return 0.05 * mean
+        ordered = sorted(self.periods)
+        quarter = self.steps // 4
+        sigma = (ordered[-1 - quarter] - ordered[quarter]) / 1.349
+        apart = mean - median(ordered) if self.steps < _FEW else 0.0
+        return max(2.0 * sigma / math.sqrt(self.steps), narrowest, apart)
 
 
 class Baseline:
@@ -18,37 +93,16 @@ class Baseline:
         self._device = device
         self._at: list[int] = []
         self._events: list[Any] = []
-        self._end = 0
         self._cpu = 0
 
     def start(self) -> None:
         """Begin at a step boundary."""
         self._synchronize()
         self._cpu = time.process_time_ns()
-        self._mark()
+        self.next_step()
 
     def next_step(self) -> None:
         """A step ended."""
-        self._mark()
-
-    def stop(self) -> None:
-        """The last step ended."""
-        self._mark()
-        self._synchronize()
-        self._end = time.perf_counter_ns()
-        self._cpu = time.process_time_ns() - self._cpu
-
-    def cut_off(self) -> dict[str, Any]:
-        """The summary of the complete steps, when the program ended in the middle of one."""
-        if not self.steps:
-            return {}
-        self._end = self._at[-1]
-        if self._device:
-            self._synchronize()
-            self._end = max(self._end, time.perf_counter_ns())
-        return self.summary()
-
-    def _mark(self) -> None:
         self._at.append(time.perf_counter_ns())
         if self._device:
             import torch
@@ -57,50 +111,103 @@ class Baseline:
             event.record()
             self._events.append(event)
 
+    def stop(self) -> Timed | None:
+        """No more steps: what the complete ones took; None without any."""
+        if len(self._at) < 2:
+            return None
+        end = self._at[-1]
+        if self._device:
+            self._synchronize()
+            end = time.perf_counter_ns()
+        return Timed(
+            elapsed=end - self._at[0],
+            host=tuple(b - a for a, b in pairwise(self._at)),
+            device=tuple(round(a.elapsed_time(b) * 1e6) for a, b in pairwise(self._events)),
+            cpu=time.process_time_ns() - self._cpu,
+        )
+
     def _synchronize(self) -> None:
         if self._device:
             import torch
 
             torch.cuda.synchronize()
 
-    @property
-    def steps(self) -> int:
-        """Number of complete steps."""
-        return len(self._at) - 1
 
-    def summary(self) -> dict[str, Any]:
-        """Step time with its own spread, all in ns; {} for an unfinished baseline."""
-        if self.steps < 1 or not self._end:
-            return {}
-        host = [b - a for a, b in zip(self._at, self._at[1:], strict=False)]
-        mean = (self._end - self._at[0]) / self.steps
-        device = [
-            round(a.elapsed_time(b) * 1e6)
-            for a, b in zip(self._events, self._events[1:], strict=False)
-        ]
-        low, high = _range(mean, device or host)
-        facts: dict[str, Any] = {
-            "steps": self.steps,
-            "step_ns": round(mean),
-            "low_ns": round(low),
-            "high_ns": round(high),
-            "host_median_ns": round(median(host)),
-            "process_cpu_ns": round(self._cpu / self.steps),
-        }
-        if device:
-            facts["device_median_ns"] = round(median(device))
-        return facts
+def summary(halves: Sequence[Timed]) -> dict[str, Any]:
+    """Step time with its own spread, all in ns; {} when nothing was timed.
 
-
-def _range(mean: float, periods: list[int]) -> tuple[float, float]:
-    """Two standard errors of the mean, from quartiles so that one slow step does not count.
-
-    Never narrower than half a percent: clocks and machines are not better than that.
+    Args:
+        halves: what was timed before the windows, and after them. Where both differ, the range
+            covers both.
     """
-    if len(periods) < 4:
-        return 0.95 * mean, 1.05 * mean
-    ordered = sorted(periods)
-    quarter = len(ordered) // 4
-    sigma = (ordered[-1 - quarter] - ordered[quarter]) / 1.349
-    error = max(2.0 * sigma / len(periods) ** 0.5, 0.005 * mean)
-    return mean - error, mean + error
+    steps = sum(half.steps for half in halves)
+    if not steps:
+        return {}
+    weights = [half.steps / steps for half in halves]
+    means = [half.step_ns for half in halves]
+    mean = sum(w * m for w, m in zip(weights, means, strict=True))
+    own = math.hypot(*(w * half.error_ns for w, half in zip(weights, halves, strict=True)))
+    error = max(own, _NARROWEST * mean, *(abs(m - mean) for m in means))
+    host = [period for half in halves for period in half.host]
+    device = [period for half in halves for period in half.device]
+    facts: dict[str, Any] = {
+        "steps": steps,
+        "step_ns": round(mean),
+        "low_ns": round(max(mean - error, min(mean, *(device or host)))),
+        "high_ns": round(mean + error),
+        "host_median_ns": round(median(host)),
+        "process_cpu_ns": round(sum(half.cpu for half in halves) / steps),
+    }
+    if device:
+        facts["device_median_ns"] = round(median(device))
+    if len(halves) > 1:
+        facts["halves"] = [half.facts() for half in halves]
+    return facts
+
+
+def told(halves: Sequence[Timed], full_steps: int) -> list[str]:
+    """What people have to know about the last half timed; [] when it is as one expects.
+
+    Args:
+        halves: as for `summary`.
+        full_steps: steps of the full window.
+    """
+    return [*_pauses(halves, full_steps), *_changes(halves)]
+
+
+def _pauses(halves: Sequence[Timed], full_steps: int) -> Iterator[str]:
+    last = halves[-1]
+    found = last.rhythm
+    longer = duration(found.pause)
+    if found.alone:
+        yield (
+            f"one of {last.steps:,} steps took {longer} longer than the others, as at the start of "
+            "an epoch or for a checkpoint; the stated step time leaves that out"
+        )
+    elif found.cycle > full_steps > 0 and len(halves) == 1:
+        share = found.pause / found.cycle / last.step_ns
+        yield (
+            f"every {found.cycle} steps one takes {longer} longer, as at the start of an epoch or "
+            f"for a checkpoint: {share:.0%} of the stated step time; the {full_steps} steps of the "
+            "full window may lack it"
+        )
+
+
+def _changes(halves: Sequence[Timed]) -> Iterator[str]:
+    changed = change(halves[0], halves[-1])
+    if changed:
+        how = f"by {changed:+.0%}" if changed < 2 else f"{1 + changed:.0f} times"
+        yield (
+            f"the program's pace changed {how} during the capture: "
+            f"{duration(halves[0].step_ns)} a step before the windows, "
+            f"{duration(halves[-1].step_ns)} after them"
+        )
+
+
+def change(before: Timed, after: Timed) -> float:
+    """By how much the steps became slower between the halves; 0 when that may be scatter."""
+    difference = after.step_ns - before.step_ns
+    if abs(difference) <= before.error_ns + after.error_ns:
+        return 0.0
+    ratio = difference / before.step_ns
+    return ratio if abs(ratio) > _CHANGED else 0.0

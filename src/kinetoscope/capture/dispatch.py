@@ -35,10 +35,16 @@ class OperatorLines:
         self._mode.__enter__()
 
     def stop(self) -> None:
-        """End."""
-        if self._mode is not None:
+        """End, if it is active."""
+        if self._mode is not None and self.outermost:
             self._mode.__exit__(None, None, None)
-            self._mode = None
+
+    @property
+    def outermost(self) -> bool:
+        """Would the next operator come here first? Not inside of one, and not once it is over."""
+        from torch.utils._python_dispatch import _get_current_dispatch_mode
+
+        return _get_current_dispatch_mode() is self._mode
 
     def table(self) -> Table:
         """The lines by function and operator."""

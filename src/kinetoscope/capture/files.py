@@ -49,6 +49,11 @@ class Packer:
                 "without what the capture knows besides"
             )
 
+    @property
+    def busy(self) -> bool:
+        """Does it still compress?"""
+        return self._thread.is_alive()
+
     def finish(self, facts: dict[str, Any]) -> Path:
         """Wait, add the facts, remove the plain file, and return the compressed one.
 

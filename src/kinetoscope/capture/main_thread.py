@@ -3,10 +3,29 @@
 from __future__ import annotations
 
 import ctypes
+import sys
 from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 _Call = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
+
+
+def once(ready: Callable[[], bool], function: Callable[[], None]) -> None:
+    """Call the function in this thread, at once or at the first call or return where it is ready.
+
+    Nothing is done when the program has a profile function of its own.
+    """
+    if ready():
+        function()
+    elif sys.getprofile() is None:
+
+        def look(_frame: FrameType, _event: str, _argument: object) -> None:
+            if ready():
+                sys.setprofile(None)
+                function()
+
+        sys.setprofile(look)
 
 
 class Soon:

@@ -38,10 +38,16 @@ class Modes:
         self._mode.__enter__()
 
     def stop(self) -> None:
-        """End."""
-        if self._mode is not None:
+        """End, if it is active."""
+        if self._mode is not None and self.outermost:
             self._mode.__exit__(None, None, None)
-            self._mode = None
+
+    @property
+    def outermost(self) -> bool:
+        """Would the next call come here first? Not inside of one, and not once it is over."""
+        from torch.overrides import _get_current_function_mode
+
+        return _get_current_function_mode() is self._mode
 
     def note(self) -> None:
         """One call of the program."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-PHASES = ("waiting", "baseline", "light", "full", "lines", "samples", "done")
+PHASES = ("waiting", "baseline", "light", "full", "lines", "samples", "second", "done")
 """The phases of a capture, in their order."""
 
 

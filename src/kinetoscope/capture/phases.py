@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from typing import TYPE_CHECKING, Protocol
 
 from kinetoscope.capture import device as devices
 from kinetoscope.capture import objects, sidecar
-from kinetoscope.capture.baseline import Baseline
+from kinetoscope.capture.baseline import Baseline, Timed
 from kinetoscope.capture.dispatch import OperatorLines, compiles
+from kinetoscope.capture.plan import enough
 from kinetoscope.capture.sampling import FrameSampler
 from kinetoscope.capture.utilisation import Utilisation
 from kinetoscope.capture.windows import Window
@@ -35,9 +37,12 @@ class Phase(Protocol):
     def give_up(self) -> None:
         """The program ended, or no step comes, in the middle of one."""
 
+    def abandon(self) -> None:
+        """This is a forked child, whose own work is neither recorded nor slowed down."""
+
 
 class Measure:
-    """The baseline: no profiler, but samples of how busy the machine is."""
+    """The baseline's first half: no profiler, but samples of how busy the machine is."""
 
     name = "baseline"
     warm_up = 0
@@ -58,16 +63,66 @@ class Measure:
 
     def end(self) -> None:
         """The last step ended."""
-        self._baseline.stop()
-        self._recorder.program_facts["utilisation"] = self._use.stop()
+        self._baseline.next_step()
+        timed = self._baseline.stop()
         self._recorder.program_facts["settings"] = sidecar.settings()
         self._recorder.program_facts.update(objects.describe())
-        self._recorder.add("baseline", self._baseline.summary())
+        self._keep(timed)
 
     def give_up(self) -> None:
         """The steps so far are a measurement as well; a step that was cut off is not."""
+        self._keep(self._baseline.stop())
+
+    def abandon(self) -> None:
+        """Nothing is active."""
+
+    def _keep(self, timed: Timed | None) -> None:
         self._recorder.program_facts["utilisation"] = self._use.stop()
-        self._recorder.add("baseline", self._baseline.cut_off())
+        if timed is not None:
+            self._recorder.timed(timed)
+
+
+class Again:
+    """The baseline's second half, when nothing of the windows is left to do in the background.
+
+    A program that ends before has only the first half.
+    """
+
+    name = "second"
+    warm_up = 0
+
+    def __init__(self, recorder: Recorder, *, device: bool) -> None:
+        self._recorder = recorder
+        self._baseline = Baseline(device=device)
+        self._started = False
+
+    def begin(self) -> None:
+        """The phase begins, at a step boundary."""
+        if not self._recorder.busy:
+            self._started = True
+            self._baseline.start()
+
+    def next_step(self) -> None:
+        """A step ended, and the phase goes on."""
+        if self._started:
+            self._baseline.next_step()
+        else:
+            self.begin()
+
+    def end(self) -> None:
+        """The last step ended."""
+        if self._started:
+            self._baseline.next_step()
+        self.give_up()
+
+    def give_up(self) -> None:
+        """The program ended: the steps so far count."""
+        timed = self._baseline.stop()
+        if timed is not None:
+            self._recorder.timed(timed)
+
+    def abandon(self) -> None:
+        """Nothing is active."""
 
 
 class Record:
@@ -80,6 +135,8 @@ class Record:
         self._recorder = recorder
         self._window = window
         self._started = 0
+        self._complete = 0  # when the last complete step ended
+        self._worked = 0
 
     def begin(self) -> None:
         """The phase begins, at a step boundary."""
@@ -89,6 +146,7 @@ class Record:
         """A step ended, and the phase goes on."""
         if self._started:
             self._window.next_step()
+            self._complete = time.perf_counter_ns()
             return
         self._cold -= 1
         if self._cold:
@@ -96,11 +154,28 @@ class Record:
         self._window.start()
         if self._window.errors:
             self._recorder.problem(devices.explain_cupti(self._window.errors))
+        self._worked = time.thread_time_ns()
         self._started = time.perf_counter_ns()
+
+    @property
+    def enough(self) -> bool:
+        """Would more steps let the program stand still for too long at the end?"""
+        if not self._started or self.name != "full":
+            return False
+        worked = time.thread_time_ns() - self._worked
+        return enough(self._window.steps + 1, worked, self._recorder.cycle)
+
+    def hurry(self) -> int | None:
+        """Record from this boundary on: the number of steps that are left out; None if it does."""
+        if self._started:
+            return None
+        left_out, self._cold = self._cold - 1, 1
+        return left_out
 
     def end(self) -> None:
         """The last step ended."""
         stopped = time.perf_counter()
+        self._complete = round(stopped * 1e9)
         self._window.stop()
         self._keep(stopped)
 
@@ -110,16 +185,21 @@ class Record:
             stopped = time.perf_counter()
             self._window.give_up()
             if self._window.steps:
-                self._keep(stopped)
+                self._keep(stopped, cut=True)
 
-    def _keep(self, stopped: float) -> None:
-        elapsed = round(stopped * 1e9) - self._started
+    def abandon(self) -> None:
+        """The profiler's hooks came along: they would record all that a loader's worker does."""
+        if self._started:
+            import torch
+
+            sys.setprofile(None)
+            torch._C._autograd._clear_callbacks()
+
+    def _keep(self, stopped: float, *, cut: bool = False) -> None:
         steps = max(self._window.steps, 1)
-        self._recorder.keep(
-            self._window,
-            {"name": self._window.name, "steps": steps, "host_step_ns": round(elapsed / steps)},
-            stopped,
-        )
+        step_ns = round((self._complete - self._started) / steps)
+        facts = {"name": self.name, "steps": steps, "host_step_ns": step_ns, "cut": cut}
+        self._recorder.keep(self._window, facts, stopped)
 
 
 class Lines:
@@ -141,6 +221,11 @@ class Lines:
     def next_step(self) -> None:
         """One step is enough."""
 
+    @property
+    def interruptible(self) -> bool:
+        """Is no call on its way through the modes, which then could not be taken off?"""
+        return compiles() or (self._lines.outermost and self._recorder.modes.outermost)
+
     def end(self) -> None:
         """The last step ended."""
         self._lines.stop()
@@ -148,6 +233,11 @@ class Lines:
         self._recorder.lines["operators"] = self._lines.table()
 
     give_up = end
+
+    def abandon(self) -> None:
+        """The modes came along."""
+        self._lines.stop()
+        self._recorder.modes.stop()
 
 
 class Samples:
@@ -172,3 +262,7 @@ class Samples:
         self._recorder.lines["samples"] = self._sampler.stop()
 
     give_up = end
+
+    def abandon(self) -> None:
+        """The sampler's thread did not come along, but what it set did."""
+        self._sampler.put_back()

@@ -12,7 +12,7 @@ from typing import Any
 
 from kinetoscope.errors import UsageError
 
-_KEY = "kinetoscope/plan"
+_KEY = "kinetoscope/"
 MARGIN_STEPS = 6
 MARGIN_S = 0.3
 """So many steps and seconds lie between the decision and the baseline, for others to hear of it."""
@@ -83,24 +83,24 @@ def parse_ranks(text: str) -> frozenset[int] | None:
 
 
 class Agreement:
-    """Rank 0 says when the windows are; the others listen. Through the job's own store."""
+    """The leading rank says when phases are; the others listen. Through the job's own store."""
 
     def __init__(self, place: Place) -> None:
         self._place = place
 
-    def publish(self, plan: dict[str, Any]) -> None:
+    def publish(self, said: dict[str, Any], about: str = "plan") -> None:
         """Tell the other ranks."""
         store = _store()
         if store is not None:
-            store.set(_KEY, json.dumps(plan))
+            store.set(_KEY + about, json.dumps(said))
 
-    def ask(self) -> dict[str, Any] | None:
-        """What rank 0 said; None so far."""
+    def ask(self, about: str = "plan") -> dict[str, Any] | None:
+        """What the leading rank said; None so far."""
         store = _store()
-        if store is None or not store.check([_KEY]):
+        if store is None or not store.check([_KEY + about]):
             return None
-        plan: dict[str, Any] = json.loads(store.get(_KEY))
-        return plan
+        said: dict[str, Any] = json.loads(store.get(_KEY + about))
+        return said
 
     @property
     def possible(self) -> bool:

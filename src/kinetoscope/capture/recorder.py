@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import threading
 import time
 from collections.abc import Callable
@@ -9,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from kinetoscope.capture import device as devices
+from kinetoscope.capture.baseline import Timed, summary, told
 from kinetoscope.capture.files import Packer, return_memory
 from kinetoscope.capture.lines import call_lines
 from kinetoscope.capture.modes import Modes
 from kinetoscope.capture.options import CaptureOptions
-from kinetoscope.capture.phases import Lines, Measure, Phase, Record, Samples
+from kinetoscope.capture.phases import Again, Lines, Measure, Phase, Record, Samples
 from kinetoscope.capture.plan import Plan, brief_steps, fitting_steps
 from kinetoscope.capture.windows import Window
 
@@ -41,12 +43,14 @@ class Recorder:
         self.plan: Plan | None = None
         self.ahead = 0
         self._facts: dict[str, Any] = {"windows": []}
+        self._halves: list[Timed] = []
+        self._again: set[str] = set()
         self._phase: Phase | None = None
 
     # ---- driven by the session -----------------------------------------------------------
 
-    def begin_phase(self, name: str, steps: int) -> int:
-        """Begin a phase; returns the number of step boundaries until its end."""
+    def begin_phase(self, name: str, steps: int) -> tuple[int, int]:
+        """Begin a phase; returns the number of step boundaries until it records, and to its end."""
         if name == "full" and not self.together:
             steps = self._fitting(steps)
         phase = self._make(name)
@@ -54,9 +58,9 @@ class Recorder:
             phase.begin()
         except _FAILURES as error:
             self.problem(devices.explain(name, error))
-            return 1
+            return 0, 1
         self._phase = phase
-        return steps + phase.warm_up
+        return phase.warm_up, steps + phase.warm_up
 
     def next_step(self) -> None:
         """A step ended, and the phase goes on."""
@@ -65,6 +69,32 @@ class Recorder:
     def end_phase(self) -> None:
         """A step ended, and the phase with it."""
         self._guarded("end", self._taken())
+
+    def hurry(self) -> int | None:
+        """The steps before a window take too long: how many are left out; None when it records."""
+        return self._phase.hurry() if isinstance(self._phase, Record) else None
+
+    @property
+    def interruptible(self) -> bool:
+        """Can the phase be interrupted right here, in the middle of a step?"""
+        return not isinstance(self._phase, Lines) or self._phase.interruptible
+
+    def missing(self, name: str) -> bool:
+        """Is this a window that has no complete step, and was it tried once only?"""
+        again = name in ("light", "full") and name not in self.packers and name not in self._again
+        self._again.add(name)
+        return again
+
+    def interrupt(self) -> None:
+        """No step comes: stop what the phase costs.
+
+        The modes of a lines phase may come back, with what torch restores after a backward pass;
+        it is ended at the next boundary as well.
+        """
+        if isinstance(self._phase, Lines):
+            self._guarded("end", self._phase)
+        else:
+            self.give_up()
 
     def give_up(self) -> None:
         """The program ended in the middle."""
@@ -79,8 +109,15 @@ class Recorder:
         return phase
 
     def forget(self) -> None:
-        """In a forked child: the phase belongs to the parent."""
-        self._phase = None
+        """In a forked child: the phase belongs to the parent.
+
+        It is never destroyed here. Events of a device cannot be destroyed in a child, which has no
+        device: torch would end the process, a worker of a loader for instance.
+        """
+        phase = self._taken()
+        if phase is not None:
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(phase))
+            self._guarded("abandon", phase)
 
     def batches_ahead(self, batches: int) -> None:
         """A loader with workers keeps so many batches ready."""
@@ -104,6 +141,8 @@ class Recorder:
     def _make(self, name: str) -> Phase:
         if name == "baseline":
             return Measure(self, device=devices.in_use())
+        if name == "second":
+            return Again(self, device=devices.in_use())
         if name == "lines":
             return Lines(self)
         if name == "samples":
@@ -114,18 +153,38 @@ class Recorder:
     def _fitting(self, steps: int) -> int:
         light = self.packers.get("light")
         recorded = next((w for w in self._facts["windows"] if w["name"] == "light"), None)
-        if light is None or recorded is None:
+        if light is None or recorded is None or recorded["cut"]:  # a step may hold anything then
             return steps
         done = max(recorded["steps"], 1)
-        brief = brief_steps(steps, recorded["pause_ns"] / done)
+        brief = brief_steps(steps, recorded["pause_ns"] / done, self.cycle)
         fitting = fitting_steps(brief, light.plain_bytes / done, self.options.size_bytes)
         if fitting < brief:
             self.problem(f"the full window has {fitting} of {steps} steps, to stay under the size")
         return fitting
 
-    def add(self, name: str, value: Any) -> None:
-        """Note one fact."""
-        self._facts[name] = value
+    def timed(self, timed: Timed) -> None:
+        """Note what steps take without a profiler: the first half, or the second one."""
+        self._halves.append(timed)
+        self._facts["baseline"] = summary(self._halves)
+        full = self.plan.full if self.plan else 0
+        for text in told(self._halves, full):
+            self.problem(text)
+
+    @property
+    def cycle(self) -> int:
+        """Steps from one slow step to the next; 0 when none come regularly."""
+        return self.plan.cycle if self.plan else 0
+
+    @property
+    def enough(self) -> bool:
+        """At a step boundary: does a window end here though more steps were planned?"""
+        return isinstance(self._phase, Record) and not self.together and self._phase.enough
+
+    @property
+    def busy(self) -> bool:
+        """Is something of the windows still done in the background?"""
+        walks = self._walker is not None and self._walker.is_alive()
+        return walks or any(packer.busy for packer in self.packers.values())
 
     def keep(self, window: Window, facts: dict[str, Any], stopped: float) -> None:
         """Export a window; the rest is done in the background.

@@ -37,6 +37,7 @@ class FrameSampler:
         self._own: Counter[Place] = Counter()
         self._user: dict[str, bool] = {}
         self.samples = 0
+        self._usual = sys.getswitchinterval()
         self._thread = threading.Thread(target=self._work, name="kinetoscope-lines", daemon=True)
 
     def start(self) -> None:
@@ -50,17 +51,20 @@ class FrameSampler:
             self._thread.join()
         return self.table()
 
+    def put_back(self) -> None:
+        """Let Python hand over as seldom as before."""
+        sys.setswitchinterval(self._usual)
+
     def table(self) -> list[list[Any]]:
         """What was counted so far."""
         return [[*place, n] for place, n in self._own.most_common(_LONGEST_TABLE)]
 
     def _work(self) -> None:
-        usual = sys.getswitchinterval()
-        sys.setswitchinterval(min(usual, SWITCH_S))
+        sys.setswitchinterval(min(self._usual, SWITCH_S))
         try:
             self._look()
         finally:
-            sys.setswitchinterval(usual)
+            self.put_back()
 
     def _look(self) -> None:
         while not self._stop.wait(self._every):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import tempfile
 import threading
 import time
@@ -12,18 +11,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kinetoscope.capture import sidecar
 from kinetoscope.capture.boundaries import Marks, StepFinder
 from kinetoscope.capture.compiling import CompileCalls, CompileEvents
+from kinetoscope.capture.facts import facts, why_nothing
 from kinetoscope.capture.foreign import ForeignProfile
+from kinetoscope.capture.limits import FEW, INTERRUPTED, LABELS, MISSED, Limit
 from kinetoscope.capture.loader_workers import collect, wrap_workers
-from kinetoscope.capture.options import CaptureOptions
+from kinetoscope.capture.main_thread import once
+from kinetoscope.capture.options import PHASES, CaptureOptions
 from kinetoscope.capture.pace import Pace
 from kinetoscope.capture.plan import Plan, make_plan, typical_period
 from kinetoscope.capture.ranks import MARGIN_S, MARGIN_STEPS, Agreement, Place
 from kinetoscope.capture.recorder import Recorder
+from kinetoscope.capture.rhythm import rhythm
 from kinetoscope.capture.seams import Seams
-from kinetoscope.capture.watcher import HINT, TOO_SHORT, Watcher
+from kinetoscope.capture.watcher import TOO_SHORT, Watcher
 
 Say = Callable[[str], None]
 
@@ -76,17 +78,17 @@ class Session:
         self.recorder = Recorder(self.folder, options, self.problem, together=self.place.many)
         self._pid = os.getpid()
         self._first: float | None = None
-        self._until = 0
-        self._lock = threading.Lock()
         self._queue: list[tuple[str, int]] = []
         self._agreement = Agreement(self.place)
+        self._limit = Limit(self._agreement)
         self._asked = 0.0
         self._steady = False
         self._pace = Pace()
-        self._compiling = CompileEvents()
-        self._compiled = CompileCalls()
+        self.compiling = CompileEvents()
+        self.compiled = CompileCalls()
         self._foreign = ForeignProfile(self._give_way)
         self.last_step = 0.0  # by `time.perf_counter`; 0 outside of steps that are recorded
+        self.worked_s = 0.0  # processor time of the thread of the steps, as of the last step
         self._watcher = Watcher(self)
 
     # ---- entry ---------------------------------------------------------------------------
@@ -97,8 +99,8 @@ class Session:
             self.seams.install()
         self._watcher.start()
         wrap_workers(self.folder, self.seams.replace, self.recorder.batches_ahead)
-        self.seams.also_undo(self._compiling.install())
-        self._compiled.install(self.seams.replace)
+        self.seams.also_undo(self.compiling.install())
+        self.compiled.install(self.seams.replace)
         self._foreign.install(self.seams.replace)
         os.register_at_fork(after_in_child=self._abandon)
 
@@ -121,23 +123,33 @@ class Session:
 
     def finish(self) -> Recording:
         """The program ended, or the capture was told to end: keep what there is."""
-        if self.phase not in ("waiting", "done"):
+        if self.phase not in ("waiting", "second", "done"):
             self.problem(f"{TOO_SHORT} {self.phase} phase")
         elif self.phase == "waiting":
-            self.problem(self._why_nothing())
+            self.problem(why_nothing(self.finder))
         self.recorder.give_up()
         self._leave()
         self.recorder.finish()
         self.recorder.lines["workers"] = collect(self.folder)
-        return Recording(self.recorder, self._facts(), self.problems)
+        return Recording(self.recorder, facts(self), self.problems)
 
-    def end_window(self, why: str) -> None:
-        """End a window in the middle, in the thread of the steps; complete steps stay."""
-        if self.phase in ("light", "full") and self.last_step:
-            self.last_step = 0.0
-            self.problem(f"the {self.phase} window ends early: {why}")
-            self.recorder.give_up()
-            self._until = self.index + 1
+    def interrupt(self, why: str) -> None:
+        """No step comes: end what costs something, in the thread of the steps.
+
+        A window that has no complete step is tried again once.
+        """
+        once(lambda: self.recorder.interruptible, lambda: self._end_early(why))
+
+    def _end_early(self, why: str, *, again: bool = True) -> None:
+        """End a phase in the middle of a step; complete steps stay."""
+        if self.phase not in INTERRUPTED or not self.last_step:
+            return
+        self.last_step = 0.0
+        self.problem(f"the {self.label} ends early: {why}")
+        self.recorder.interrupt()
+        self._limit.until = self.index + 1
+        if again and self.recorder.missing(self.phase) and not self.place.many:
+            self._queue.insert(0, (self.phase, getattr(self.plan, self.phase)))
 
     # ---- waiting -------------------------------------------------------------------------
 
@@ -185,6 +197,7 @@ class Session:
             start=self.index + ahead,
             steady=self._steady,
             ahead=self.recorder.ahead,
+            cycle=rhythm(marks.periods).cycle,
         )
         if together:
             self._agreement.publish(plan.as_dict())
@@ -203,9 +216,7 @@ class Session:
             self.problem(f"rank {self.place.rank} heard of the windows too late")
         self.recorder.plan = plan
         self._queue = [
-            (phase, getattr(plan, phase))
-            for phase in ("baseline", "light", "full", "lines", "samples")
-            if getattr(plan, phase)
+            (phase, getattr(plan, phase)) for phase in PHASES[1:-1] if getattr(plan, phase)
         ]
         self._next_phase()
 
@@ -214,9 +225,10 @@ class Session:
     def _advance(self) -> None:
         """A step ended in one of the phases."""
         self.last_step = 0.0  # our own work takes long at times, and is no step that does not come
-        if self.index < self._until:
+        going = self.index < self._limit.until and not self.recorder.enough
+        if going and not self._late():
             self.recorder.next_step()
-            self.last_step = time.perf_counter()
+            self._step_begins()
             return
         self.recorder.end_phase()
         self._next_phase()
@@ -232,14 +244,35 @@ class Session:
             self.problem(f"no window is recorded: {_PROFILES_ITSELF}")
             self._next_phase()
             return
-        warm = self.recorder.begin_phase(self.phase, steps)
+        warm, until = self.recorder.begin_phase(self.phase, steps)
+        self._step_begins()
+        assert self.plan is not None  # noqa: S101 - there are no phases without one
+        longest_s = self.plan.longest_s(self.phase, self.options.budget_s)
+        self._limit.begin(self.phase, self.index + warm, self.index + until, longest_s)
+
+    def _step_begins(self) -> None:
         self.last_step = time.perf_counter()
-        self._until = self.index + warm
+        self.worked_s = time.thread_time()
+
+    def _late(self) -> bool:
+        """Does the phase end here, because its steps take far too long?"""
+        if not self._limit.late(self.index):
+            return False
+        left_out = self.recorder.hurry()
+        if left_out is not None:
+            self._limit.extend(left_out)
+            return False
+        if self.phase in MISSED and self._limit.done(self.index) < FEW:
+            self.problem(
+                f"the {self.label} ends after {self._limit.longest_s:.2g} s with "
+                f"{self._limit.done(self.index)} steps: they take longer than before"
+            )
+        return True
 
     def _give_way(self) -> None:
         """The program starts a profile of its own."""
-        if threading.get_ident() == self.thread:
-            self.end_window(_PROFILES_ITSELF)
+        if threading.get_ident() == self.thread and self.phase in ("light", "full"):
+            self._end_early(_PROFILES_ITSELF, again=False)
 
     def _leave(self) -> None:
         self.phase = "done"
@@ -251,6 +284,11 @@ class Session:
         self.phase = "done"
         self.recorder.forget()
 
+    @property
+    def label(self) -> str:
+        """The phase, for people."""
+        return LABELS.get(self.phase, self.phase)
+
     # ---- what to say ---------------------------------------------------------------------
 
     def problem(self, text: str) -> None:
@@ -258,48 +296,3 @@ class Session:
         if text not in self.problems:
             self.problems.append(text)
             self.say(text)
-
-    def _why_nothing(self) -> str:
-        marks = self.finder.current
-        if "torch" not in sys.modules:
-            return "the program never imported torch"
-        if not self.finder.marks:
-            return (
-                "no step was seen: no optimizer step, DataLoader, backward, graph replay or module "
-                f"call; {HINT}"
-            )
-        if marks is None or marks.count < 3:
-            seen = max(m.count for m in self.finder.marks.values())
-            return f"the program was too short: {seen} steps were seen, 3 are needed"
-        return f"the program ended after {marks.count} steps, before they were steady"
-
-    def _program_facts(self) -> dict[str, Any]:
-        """What a trace lacks; {} when the program never imported torch."""
-        if "torch" not in sys.modules:
-            return {}
-        return {
-            "machine": sidecar.machine(),
-            "settings": sidecar.settings(),  # replaced by those at the end of the baseline
-            "environment": sidecar.environment(),
-            "memory": sidecar.memory(),
-            "compile_events": self._compiling.table(),
-            "compile_calls": self._compiled.found,
-            "modes": self.recorder.modes.facts(),
-            **self.recorder.program_facts,
-        }
-
-    def _facts(self) -> dict[str, Any]:
-        marks = self.finder.current
-        return {
-            "version": sidecar.VERSION,
-            "facts": self._program_facts(),
-            "steps": {
-                "source": marks.kind if marks else None,
-                "label": marks.label if marks else None,
-                "seen": marks.count if marks else 0,
-                "first_recorded": self.plan.start if self.plan else None,
-                "steady": self.plan.steady if self.plan else False,
-            },
-            **self.recorder.facts(),
-            "problems": list(self.problems),
-        }

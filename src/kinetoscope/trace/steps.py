@@ -82,8 +82,17 @@ def _profiler_steps(trace: Trace) -> Steps | None:
     main = int(np.bincount(threads).argmax())
     rows = rows[threads == main]
     start, end = _spans(trace, rows)
+    complete = _captured_steps(trace)
     edges = np.append(start, end[-1])
+    if complete is not None and 0 < complete < rows.size:
+        edges = start[: complete + 1]
     return Steps(np.maximum.accumulate(edges), "profiler_step", "ProfilerStep", main)
+
+
+def _captured_steps(trace: Trace) -> int | None:
+    """Complete steps by our own capture, which may have ended in the middle of one."""
+    captured = trace.sidecar
+    return captured.windows[-1].steps if captured is not None and captured.windows else None
 
 
 def _annotation_steps(trace: Trace) -> Steps | None:

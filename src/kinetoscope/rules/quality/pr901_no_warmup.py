@@ -47,6 +47,8 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
     lengths = np.diff(analysis.trace.steps.edges)
     if lengths.size < 3:
         return
+    if analysis.times.steady[0] == 0:
+        return  # a later step is as long: it comes back, and is not left out
     ratio = float(lengths[0] / max(np.median(lengths[1:]), 1))
     if ratio < options.min_ratio:
         return

@@ -1,0 +1,63 @@
+"""What a capture knows at its end: the sidecar, or why there is nothing to put it into."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+from kinetoscope.capture import sidecar
+from kinetoscope.capture.boundaries import StepFinder
+from kinetoscope.capture.watcher import HINT
+
+if TYPE_CHECKING:
+    from kinetoscope.capture.session import Session
+
+
+def why_nothing(finder: StepFinder) -> str:
+    """Why no phase began."""
+    marks = finder.current
+    if "torch" not in sys.modules:
+        return "the program never imported torch"
+    if not finder.marks:
+        return (
+            "no step was seen: no optimizer step, DataLoader, backward, graph replay or module "
+            f"call; {HINT}"
+        )
+    if marks is None or marks.count < 3:
+        seen = max(m.count for m in finder.marks.values())
+        return f"the program was too short: {seen} steps were seen, 3 are needed"
+    return f"the program ended after {marks.count} steps, before they were steady"
+
+
+def facts(session: Session) -> dict[str, Any]:
+    """Everything that goes into the sidecar."""
+    marks, plan = session.finder.current, session.plan
+    return {
+        "version": sidecar.VERSION,
+        "facts": _program(session),
+        "steps": {
+            "source": marks.kind if marks else None,
+            "label": marks.label if marks else None,
+            "seen": marks.count if marks else 0,
+            "first_recorded": plan.start if plan else None,
+            "steady": plan.steady if plan else False,
+        },
+        **session.recorder.facts(),
+        "problems": list(session.problems),
+    }
+
+
+def _program(session: Session) -> dict[str, Any]:
+    """What a trace lacks; {} when the program never imported torch."""
+    if "torch" not in sys.modules:
+        return {}
+    return {
+        "machine": sidecar.machine(),
+        "settings": sidecar.settings(),  # replaced by those at the end of the baseline
+        "environment": sidecar.environment(),
+        "memory": sidecar.memory(),
+        "compile_events": session.compiling.table(),
+        "compile_calls": session.compiled.found,
+        "modes": session.recorder.modes.facts(),
+        **session.recorder.program_facts,
+    }

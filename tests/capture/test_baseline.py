@@ -1,0 +1,108 @@
+"""What a step costs by a baseline in two halves; every expectation is computed by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from kinetoscope.capture.baseline import Baseline, Timed, change, summary, told
+
+MS = 1_000_000
+
+
+def _timed(*periods_ms: int) -> Timed:
+    host = tuple(p * MS for p in periods_ms)
+    return Timed(elapsed=sum(host), host=host, cpu=sum(host) // 2)
+
+
+def test_the_mean_of_equal_steps() -> None:
+    found = summary([_timed(*[10] * 20)])
+    assert found["steps"] == 20
+    assert found["step_ns"] == 10 * MS
+    assert (found["low_ns"], found["high_ns"]) == (10 * MS, 10.05 * MS)  # no step was shorter
+    assert found["process_cpu_ns"] == 5 * MS
+
+
+def test_a_device_that_works_on_after_the_last_mark_counts() -> None:
+    timed = Timed(elapsed=100 * MS, host=(1 * MS,) * 10, device=(10 * MS,) * 10)
+    assert summary([timed])["step_ns"] == 10 * MS
+    assert summary([timed])["device_median_ns"] == 10 * MS
+    assert summary([timed])["host_median_ns"] == 1 * MS
+
+
+def test_a_checkpoint_in_every_third_step_counts_by_whole_cycles() -> None:
+    """Seven slow ones of nineteen would be 105 ms a step; it is (2 + 2 + 281) / 3."""
+    found = summary([_timed(*([281, 2, 2] * 6), 281)])
+    assert found["step_ns"] == 95 * MS
+    assert found["low_ns"] == pytest.approx(94.5 * MS, abs=MS)
+    assert found["high_ns"] == pytest.approx(95.5 * MS, abs=MS)
+
+
+def test_an_epoch_longer_than_the_full_window_is_told() -> None:
+    timed = _timed(*([2] * 10 + [202] + [2] * 24 + [202] + [2] * 24 + [202] + [2] * 5))
+    assert timed.step_ns == 10 * MS  # 24 steps of 2 ms and one of 202 ms
+    text = "every 25 steps one takes 200 ms longer, as at the start of an epoch or for a checkpoint"
+    assert told([timed], 20)[0].startswith(f"{text}: 80% of the stated step time; the 20 steps of")
+    assert told([timed], 25) == []
+
+
+def test_one_long_pause_is_left_out_and_told() -> None:
+    timed = _timed(*([2] * 40), 3002, *([2] * 40))
+    found = summary([timed])
+    assert found["step_ns"] == 2 * MS
+    assert "one of 81 steps took 3.00 s longer than the others" in told([timed], 20)[0]
+
+
+def test_one_slow_step_of_few_counts_and_widens_the_range() -> None:
+    found = summary([_timed(1, 1, 96, 1, 1)])
+    assert found["step_ns"] == 20 * MS
+    assert (found["low_ns"], found["high_ns"]) == (1 * MS, 39 * MS)
+
+
+def test_steps_that_scatter_have_no_rhythm() -> None:
+    timed = _timed(*([10, 12, 9, 35, 11, 10, 13, 9, 31, 10] * 2))
+    assert not timed.rhythm.slow
+    assert timed.step_ns == 15 * MS
+    assert told([timed], 20) == []
+
+
+def test_the_range_never_reaches_below_the_fastest_step() -> None:
+    assert summary([_timed(2, 281, 2, 300, 2, 290)])["low_ns"] >= 2 * MS
+
+
+def test_both_halves_count_by_their_steps_and_the_range_covers_both() -> None:
+    found = summary([_timed(*[10] * 30), _timed(*[14] * 10)])
+    assert (found["steps"], found["step_ns"]) == (40, 11 * MS)
+    assert (found["low_ns"], found["high_ns"]) == (10 * MS, 14 * MS)
+    assert found["halves"] == [
+        {"steps": 30, "step_ns": 10 * MS, "process_cpu_ns": 5 * MS},
+        {"steps": 10, "step_ns": 14 * MS, "process_cpu_ns": 7 * MS},
+    ]
+
+
+def test_a_pace_that_changed_is_told() -> None:
+    slower = [_timed(*[10] * 30), _timed(*[14] * 30)]
+    assert change(*slower) == pytest.approx(0.4)
+    (text,) = told(slower, 20)
+    assert text.startswith("the program's pace changed by +40% during the capture: 10.0 ms a step")
+    assert text.endswith("before the windows, 14.0 ms after them")
+    (text,) = told([_timed(*[10] * 30), _timed(*[500] * 3)], 20)
+    assert text.startswith("the program's pace changed 50 times during the capture: 10.0 ms a step")
+
+
+def test_scatter_is_no_change_of_pace() -> None:
+    assert change(_timed(*[10] * 30), _timed(*[10, 11] * 15)) == 0.0  # 5 % is too little
+    wild = [5, 30, 12, 60, 7, 20]
+    assert change(_timed(*wild), _timed(*[p + 4 for p in wild])) == 0.0
+
+
+def test_nothing_timed_is_nothing_stated() -> None:
+    assert summary([]) == {}
+    baseline = Baseline(device=False)
+    assert baseline.stop() is None
+    baseline.start()
+    assert baseline.stop() is None
+    baseline.next_step()
+    timed = baseline.stop()
+    assert timed is not None
+    assert timed.steps == 1
+    assert timed.elapsed == timed.host[0]
