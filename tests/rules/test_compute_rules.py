@@ -222,6 +222,31 @@ def _chain(*names: str, numel: int = 1 << 24, steps: int = 2) -> TraceBuilder:
     return t
 
 
+def test_chains_of_two_functions_are_two_findings() -> None:
+    """Of 10 ms: 5 kernels of 0.6 ms in one function, 3 of 0.4 ms in the other, one product."""
+    t, shape = TraceBuilder(), [4096, 4096]
+    for step in range(4):
+        at = step * 10_000
+        t.step(at, 10_000)
+        begin, issued = at + 100, at + 10
+        for function, repeats, dur in (("f", 5, 600), ("g", 3, 400)):
+            t.python(f"net.py({10 + repeats}): {function}", issued - 1, 11 * repeats + 2)
+            for k in range(repeats):
+                name = ("mul", "tanh")[k % 2]
+                t.op(f"aten::{name}", issued, 9, dims=[shape, []])
+                kernel = "vectorized_elementwise_kernel"
+                t.kernel(kernel, begin, dur, launch_at=issued + 3)
+                issued, begin = issued + 11, begin + dur
+            t.op("aten::mm", issued + 4, 9, dims=[shape, shape])
+            t.kernel("sm90_gemm", begin, 2_800, launch_at=issued + 6)
+            issued, begin = issued + 20, begin + 2_800
+        t.sync(issued + 10, begin - issued - 5)
+    hits = _hits("CP212", t)
+    assert [hit.locations[0].function for hit in hits] == ["f", "g"]
+    assert hits[0].gain.mid == pytest.approx(10_000 / (10_000 - 3_000 + 1.15 * 600), rel=0.02)
+    assert hits[1].gain.mid == pytest.approx(10_000 / (10_000 - 1_200 + 1.15 * 400), rel=0.02)
+
+
 @pytest.mark.parametrize(
     ("names", "lengths"),
     [

@@ -15,6 +15,7 @@ calls one kernel instead of n operators, with the Python and the autograd nodes 
 approximate="tanh")`, `torch.addcmul`, `F.rms_norm`, `F.silu`), or a Triton kernel.
 
 ## Limits
+Chains of different functions are reported one by one, as functions are compiled one by one.
 Tensors that the backward pass needs are written anyway; compilers recompute most of them. Chains
 of kernels of a few microseconds are bound by launching: compilation or a CUDA graph helps there
 too, for another reason (FW502).
@@ -31,7 +32,7 @@ import numpy.typing as npt
 
 from kinetoscope.analysis import Analysis
 from kinetoscope.metrics.chains import Chains, pointwise_chains
-from kinetoscope.metrics.device_ops import args_of
+from kinetoscope.metrics.device_ops import Flags, args_of
 from kinetoscope.metrics.intervals import Intervals, merge, union
 from kinetoscope.replay import Change
 from kinetoscope.result import Evidence, Fix
@@ -79,14 +80,52 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
     chains = pointwise_chains(device_work(analysis))
     if chains.count == 0:
         return
+    length = np.bincount(chains.chain, minlength=chains.count)
+    good = chains.total_ns() >= options.min_kernel_ns * length
+    for mine in _by_function(analysis, chains, good, options):
+        yield _hit(analysis, chains, mine, options)
+
+
+def _by_function(
+    analysis: Analysis, chains: Chains, good: Flags, options: Thresholds
+) -> list[Flags]:
+    """The chains to report together: those of one function, and all others.
+
+    Compiling is done function by function. Where no function alone is worth a word, all of them
+    together may be.
+    """
+    function = _functions(analysis, chains)
+
+    def share(which: Flags) -> float:
+        return busy_share(analysis, chains.work.rows[chains.members[which[chains.chain]]])
+
+    groups = [good & (function == name) for name in np.unique(function[good])]
+    groups = sorted((g for g in groups if share(g) >= options.min_share), key=lambda g: -share(g))
+    if len(groups) <= 1:
+        return [good] if share(good) >= options.min_share else []
+    rest = good & ~np.logical_or.reduce(groups)
+    return [*groups, *([rest] if share(rest) >= options.min_share else [])]
+
+
+def _functions(analysis: Analysis, chains: Chains) -> IntArray:
+    """Name of the user function that most of each chain's time comes from; -1: unknown."""
+    tree = analysis.trace.tree
+    frame = analysis.locator.frames(chains.work.rows[chains.members])
+    ids = analysis.trace.column("name_id")[tree.rows[np.maximum(frame, 0)]].astype(np.int64)
+    name = np.where(frame >= 0, ids, -1)
+    pairs, which = np.unique(np.stack((chains.chain, name)), axis=1, return_inverse=True)
+    time = np.bincount(which.ravel(), weights=chains.work.ns[chains.members])
+    result = np.full(chains.count, -1, dtype=np.int64)
+    order = np.argsort(time, kind="stable")
+    result[pairs[0][order]] = pairs[1][order]  # the longest of each chain is written last
+    return result
+
+
+def _hit(analysis: Analysis, chains: Chains, good: Flags, options: Thresholds) -> Hit:
     total, longest = chains.total_ns(), chains.longest_ns()
     length = np.bincount(chains.chain, minlength=chains.count)
-    good = total >= options.min_kernel_ns * length
-    kept = good[chains.chain]
-    rows = chains.work.rows[chains.members[kept]]
+    rows = chains.work.rows[chains.members[good[chains.chain]]]
     share = busy_share(analysis, rows)
-    if share < options.min_share:
-        return
     first, others = _split(chains, good)
     drop = _calls(chains, first, others)
     host = merge(host_of(analysis, chains.work, others), _between(analysis, chains, good))
@@ -97,7 +136,7 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
     passes = [worst * longest, mid * longest, high * longest]
     passes_now = float(total[good].sum() / max(longest[good].sum(), 1))
     cap: Severity = "critical" if share >= options.dominant else "medium"
-    yield Hit(
+    return Hit(
         message=(
             f"Chains of pointwise kernels take {duration(spent)} a step, {percent(share)} of the "
             f"busy time; the longest has {int(length[good].max())} kernels "
@@ -157,7 +196,7 @@ def _worst_passes(chains: Chains) -> npt.NDArray[np.float64]:
     return np.asarray(np.minimum(passes, _MOST_PASSES), dtype=np.float64)
 
 
-def _split(chains: Chains, good: npt.NDArray[np.bool_]) -> tuple[IntArray, IntArray]:
+def _split(chains: Chains, good: Flags) -> tuple[IntArray, IntArray]:
     """Positions of the first event of each good chain, and of all others."""
     starts = np.searchsorted(chains.chain, np.flatnonzero(good), side="left")
     first = chains.members[starts]
@@ -175,7 +214,7 @@ _BETWEEN_NS = 300_000
 stacks as it may be."""
 
 
-def _between(analysis: Analysis, chains: Chains, good: npt.NDArray[np.bool_]) -> Intervals:
+def _between(analysis: Analysis, chains: Chains, good: Flags) -> Intervals:
     """Host time between the operators of each chain: Python, modules, nodes of autograd.
 
     Compiled code runs none of it: it calls its kernels from one generated function.
@@ -194,7 +233,7 @@ def _per_step(analysis: Analysis, rows: IntArray) -> int:
     return analysis.in_window(rows).size // analysis.steps
 
 
-def _sequence(chains: Chains, good: npt.NDArray[np.bool_]) -> str:
+def _sequence(chains: Chains, good: Flags) -> str:
     """Operators of the chain that takes longest."""
     total = np.where(good, chains.total_ns(), -1)
     mine = chains.members[chains.chain == int(total.argmax())]
