@@ -207,6 +207,26 @@ def test_torchs_own_python_is_not_a_gap() -> None:
     assert _run("FW517", t).status == "silent"
 
 
+@pytest.mark.parametrize("own", [False, True])
+def test_the_loop_of_a_training_library_is_no_place_to_change(own: bool) -> None:
+    """3 ms of the library's Python in each step of 6 ms, or of a hook of the program in it."""
+    t = TraceBuilder()
+    t.python("train.py(40): main", 0, 40_000)
+    t.python("lightning/pytorch/trainer/trainer.py(500): fit", 1, 39_990)
+    for step in range(6):
+        at = step * 6_000.0 + 10
+        t.step(at, 6_000)
+        t.kernel("gemm", at + 20, 2_900, launch_at=at + 10, op="aten::mm")
+        t.sync(at + 20, 2_910)
+        t.python("lightning/pytorch/loops/fit_loop.py(100): advance", at + 2_950, 3_000)
+        if own:
+            t.python("train.py(7): on_batch_end", at + 2_960, 2_980)
+    hit = _hit("FW517", t)
+    assert ("`lightning`" in hit.message) is not own
+    assert ("callbacks" in hit.fix.summary) is not own
+    assert [place.function for place in hit.locations] == (["on_batch_end"] if own else [])
+
+
 def test_a_call_that_blocks_an_idle_device_is_named_without_a_gain() -> None:
     t = TraceBuilder()
     t.step(0, 100_000)

@@ -64,6 +64,15 @@ def is_user_file(file: str) -> bool:
     return top.removesuffix(".py") not in _LIBRARIES and top.removesuffix(".py") not in _STANDARD
 
 
+def library_of(file: str) -> str | None:
+    """Package of a file of a library other than torch; None for the program, torch and Python."""
+    for folder in ("/site-packages/", "/dist-packages/"):
+        before, found, after = file.partition(folder)
+        file = after if found else before
+    top = file.partition("/")[0].removesuffix(".py")
+    return top if top in _LIBRARIES - {"torch"} else None
+
+
 def is_torch_file(file: str) -> bool:
     """Does this file belong to torch itself?"""
     return file.startswith("torch/") or "/site-packages/torch/" in file
