@@ -76,6 +76,33 @@ def test_the_sampler_of_an_iterable_data_set_begins_no_epoch() -> None:
     assert run("DL103", t).status == "silent"
 
 
+@pytest.mark.parametrize(("waits", "fires"), [((0, 1, 4), True), ((0,), False)])
+def test_a_queue_that_runs_empty_now_and_then_may_hide_more(
+    waits: tuple[int, ...], fires: bool
+) -> None:
+    """Steps of 6 ms of which some wait for 2 ms; 1000 frames of Python in each inflate the rest."""
+    t = TraceBuilder()
+    for step in range(6):
+        at = step * 6_000
+        t.step(at, 6_000, number=step + 10)
+        waiting = 2_000 if step in waits else 20
+        t.loader(at, waiting + 50, workers=True)
+        t.python("threading.py(355): wait", at + 10, waiting)
+        for i in range(1_000):
+            t.python(f"train.py({i + 1}): f{i}", at + 2_100 + 3 * i, 2)
+        t.kernel("gemm", at + 5_300, 600, launch_at=at + 5_200)
+        t.sync(at + 5_250, 700)
+    outcome = run("DL102", t)
+    assert (outcome.status == "fired") is fires
+    if fires:
+        (hit,) = outcome.hits
+        assert hit.confidence == 0.4
+        assert "without the profiler" in hit.message
+        # Of the recorded 6 ms at least 2 / 6 x 3 ms were waiting; 0.69 ms more are the profiler's.
+        assert 1.0 < hit.gain.low < 1.3
+        assert hit.gain.high > hit.gain.mid > hit.gain.low
+
+
 def test_one_restart_in_a_long_epoch_is_left_alone() -> None:
     t = TraceBuilder()
     for step in range(6):

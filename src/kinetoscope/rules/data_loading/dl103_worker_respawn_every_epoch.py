@@ -84,7 +84,7 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
         ),
         gain=analysis.gain(
             Change(host_cut=found.restart),
-            Change(host_cut=merge(found.restart, _half(found.first_wait))),
+            Change(host_cut=merge(found.restart, _most(found.first_wait))),
             Change(host_cut=stretch),
         ),
         confidence=0.9 if found.seen else 0.7,
@@ -96,10 +96,16 @@ def _how_often(steps: float) -> str:
     return "in every step" if round(steps, 1) == 1 else f"every {count(round(steps, 1))} steps"
 
 
-def _half(stretch: Intervals) -> Intervals:
-    """The first half of each interval."""
+_STARTING = 0.75
+"""Likely part of the wait for new workers' first batch that living ones save: each new process
+loads its modules and its copy of the data set first. In programs of four sets, with the wait cut by
+half, the true gain was above the likely one every time."""
+
+
+def _most(stretch: Intervals) -> Intervals:
+    """The first part of each wait."""
     start, end = stretch
-    return start, np.asarray((start + end) // 2, dtype=np.int64)
+    return start, np.asarray(start + _STARTING * (end - start), dtype=np.int64)
 
 
 def _short_epochs(t: TraceBuilder) -> None:

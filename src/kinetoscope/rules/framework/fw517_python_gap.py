@@ -194,8 +194,8 @@ def _library(
     package = {i: library_of(f.file) for i, f in tree.frames.items() if f is not None}
     found = [package.get(int(i)) for i in names[tree.rows[np.maximum(at, 0)]]]
     mine = loop & np.array([p is not None for p in found], dtype=bool)
-    if not mine.any() or weights[mine].sum() <= _MOST * weights.sum():
-        return None, np.ones(rows.size, dtype=bool)
+    if weights[mine].sum() <= _MOST * weights.sum():
+        return None, ~mine
     time: dict[str, int] = {}
     for i in np.flatnonzero(mine):
         time[str(found[i])] = time.get(str(found[i]), 0) + int(weights[i])
