@@ -92,13 +92,14 @@ def _step_frames(analysis: Analysis, rows: IntArray) -> IntArray:
     tree = analysis.trace.tree
     frames = analysis.locator.frames(rows)
     longest = 1.5 * analysis.step_ns
-    while True:
+    while (frames >= 0).any():
         parent = np.where(frames >= 0, tree.parent[np.maximum(frames, 0)], -1)
         up = np.where(parent >= 0, tree.user_frame[np.maximum(parent, 0)], -1)
         short = (up >= 0) & (tree.end[up] - tree.start[up] <= longest)
         if not short.any():
-            return np.asarray(frames, dtype=np.int64)
+            break
         frames = np.where(short, up, frames)
+    return np.asarray(frames, dtype=np.int64)
 
 
 def alone(analysis: Analysis, rows: IntArray) -> npt.NDArray[np.bool_]:
