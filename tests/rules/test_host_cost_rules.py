@@ -190,3 +190,16 @@ def test_the_thread_of_the_capture_is_not_the_programs(file: str, fires: bool) -
     t.python("threading.py(629): wait", 1, 3_998, tid=2000)
     (rule,) = [r for r in all_rules() if r.code == "PR922"]
     assert bool(rule.run(Analysis(t.read())).hits) == fires
+
+
+def test_what_the_capture_does_at_a_step_is_no_gap_of_the_program() -> None:
+    """640 us of each step are the capture's own, inside of the program's function."""
+    t = TraceBuilder(device=None)
+    for step in range(5):
+        at = step * 2_000.0
+        t.step(at, 2_000)
+        t.python("train.py(10): step", at + 2, 1_990)
+        t.op("aten::mm", at + 5, 1_344)
+        t.python("kinetoscope/capture/session.py(105): note", at + 1_350, 640)
+    (rule,) = [r for r in all_rules() if r.code == "FW517"]
+    assert not rule.run(Analysis(t.read())).hits

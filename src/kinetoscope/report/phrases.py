@@ -114,7 +114,7 @@ def gain(finding: Finding) -> str:
     """Return the gain range in words; a fix without time gain says so."""
     value = finding.gain
     if value.basis == "none":
-        if finding.class_ == "memory":
+        if finding.class_ == "memory" and finding.severity != "info":
             return "no time gain; the benefit is in memory"
         if finding.class_ == "quality":
             return "no time gain; the next recording tells more"

@@ -162,8 +162,18 @@ def is_profiler_frame(name: str) -> bool:
 
 
 def is_profiler_step(name: str) -> bool:
-    """`profile.step()` (torch/profiler/profiler.py): between two steps, and the profiler's own."""
-    return "torch/profiler/profiler.py(" in name and name.endswith(": step")
+    """`profile.step()` (torch/profiler/profiler.py): between two steps, and the profiler's own.
+
+    `kinetoscope run` does the same where it notes a step.
+    """
+    return ("torch/profiler/profiler.py(" in name and name.endswith(": step")) or is_capture_mark(
+        name
+    )
+
+
+def is_capture_mark(name: str) -> bool:
+    """`kinetoscope run` notes that a step passed, and goes on to the next window."""
+    return is_capture_frame(name) and "session.py(" in name and name.endswith(": note")
 
 
 def is_framework_frame(name: str) -> bool:

@@ -91,7 +91,9 @@ def _not_on_both(
         if there[0] != there[1]:
             hidden |= kinds
             side = "after" if there[0] else "before"
-            notes.append(f"{word} were not recorded {side}, so they are left out on both sides.")
+            notes.append(
+                f"{word.capitalize()} were not recorded {side}, so they are left out on both sides."
+            )
     return hidden, notes
 
 

@@ -69,7 +69,7 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
             f"than the mean; the others wait, {duration(lost)} a step."
         ),
         evidence=(
-            Evidence("largest_over_mean", round(ratio, 3), "ratio", "derived"),
+            Evidence("largest_over_mean", round(ratio, 6), "ratio", "derived"),
             Evidence("waiting", lost, "ns", "derived"),
         ),
         fix=Fix(

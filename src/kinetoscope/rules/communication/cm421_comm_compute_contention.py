@@ -78,7 +78,7 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
         evidence=(
             Evidence("kernels", round(rows.size / analysis.steps), "count"),
             Evidence("excess", total, "ns", "derived"),
-            Evidence("ratio", round(float(dur.sum()) / max(alone, 1), 3), "ratio", "derived"),
+            Evidence("ratio", round(float(dur.sum()) / max(alone, 1), 6), "ratio", "derived"),
         ),
         locations=analysis.locations(rows, over),
         fix=Fix(

@@ -71,7 +71,7 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
             "step is spent in them with nothing beside."
         ),
         evidence=(
-            Evidence("largest_over_mean", round(worst, 3), "ratio", "derived"),
+            Evidence("largest_over_mean", round(worst, 6), "ratio", "derived"),
             Evidence("exposed_time", ns, "ns"),
             Evidence("all_to_alls", round(at.size / analysis.steps_on_host), "count"),
         ),

@@ -143,7 +143,7 @@ def _hit(
             Evidence("misaligned_time", spent, "ns"),
             Evidence("dimension", worst, "count"),
             Evidence("achieved", round(flop_rate), "flop_per_s", "derived"),
-            Evidence("aligned_rate_of_peak", round(good_rate, 3), "ratio", "derived"),
+            Evidence("aligned_rate_of_peak", round(good_rate, 6), "ratio", "derived"),
         ),
         locations=places(analysis, rows, calls=("linear", "matmul", "mm", "bmm", "einsum")),
         fix=Fix(

@@ -86,7 +86,7 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
         evidence=(
             Evidence("small_grid_time", spent, "ns"),
             Evidence("busy_share", round(min(share, 1.0), 4), "ratio", "derived"),
-            Evidence("multiprocessors_used", round(mean, 3), "ratio", "derived"),
+            Evidence("multiprocessors_used", round(mean, 6), "ratio", "derived"),
             Evidence("multiprocessors", available, "count"),
         ),
         locations=places(analysis, rows),

@@ -96,7 +96,7 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
         evidence=(
             Evidence("operator_time", spent, "ns"),
             Evidence("busy_share", round(min(share, 1.0), 4), "ratio", "derived"),
-            *((Evidence("roofline_efficiency", round(efficiency, 3), "ratio", "derived"),) * seen),
+            *((Evidence("roofline_efficiency", round(efficiency, 6), "ratio", "derived"),) * seen),
         ),
         locations=places(analysis, rows),
         fix=_fix(efficiency, options, name),

@@ -90,7 +90,7 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
         evidence=(
             Evidence("slow_product_time", spent, "ns"),
             Evidence("busy_share", round(min(share, 1.0), 4), "ratio", "derived"),
-            Evidence("roofline_efficiency", round(efficiency, 3), "ratio", "derived"),
+            Evidence("roofline_efficiency", round(efficiency, 6), "ratio", "derived"),
             Evidence("achieved", round(achieved), "flop_per_s", "derived"),
         ),
         locations=places(analysis, rows, calls=("linear", "matmul", "mm", "bmm", "conv2d")),

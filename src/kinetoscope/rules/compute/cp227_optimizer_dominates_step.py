@@ -85,7 +85,7 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
             Evidence("optimizer_time", spent, "ns"),
             Evidence("step_share", round(min(share, 1.0), 4), "ratio", "derived"),
             *(
-                (Evidence("efficiency", round(min(efficiency, 1.0), 3), "ratio", "derived"),)
+                (Evidence("efficiency", round(min(efficiency, 1.0), 6), "ratio", "derived"),)
                 if efficiency >= 0
                 else ()
             ),

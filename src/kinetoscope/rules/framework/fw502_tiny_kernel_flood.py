@@ -100,7 +100,7 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
         ),
         evidence=(
             Evidence("short_kernels_per_step", round(flood.per_step, 1), "count"),
-            Evidence("from_one_function", round(flood.share, 3), "ratio"),
+            Evidence("from_one_function", round(flood.share, 6), "ratio"),
             *evidence(analysis, bound),
         ),
         locations=analysis.locations(flood.rows, np.ones(flood.rows.size, dtype=np.int64)),

@@ -122,7 +122,7 @@ def _stall(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
         ),
         evidence=(
             Evidence("blocked_time", length, "ns"),
-            Evidence("device_idle", round(share, 3), "ratio", "derived"),
+            Evidence("device_idle", round(share, 6), "ratio", "derived"),
         ),
         locations=analysis.locations(row, calls=(*_CALLS, "copy_", "cpu", "item", "to")),
         fix=Fix(

@@ -77,7 +77,7 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
             "replayed."
         ),
         evidence=(
-            Evidence("compiled_launches", round(compiled, 3), "ratio"),
+            Evidence("compiled_launches", round(compiled, 6), "ratio"),
             *evidence(analysis, bound),
         ),
         locations=places(analysis, bound),

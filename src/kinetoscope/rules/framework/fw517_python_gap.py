@@ -48,7 +48,7 @@ from kinetoscope.result import Evidence, Fix, Location
 from kinetoscope.rules.api import Example, Hit, Options, Rule
 from kinetoscope.rules.cold import COLD_NS, with_cold_start
 from kinetoscope.rules.framework._python import MOSTLY, program_share
-from kinetoscope.trace.frames import is_optimizer_step, library_of
+from kinetoscope.trace.frames import is_capture_mark, is_optimizer_step, library_of
 from kinetoscope.trace.trace import IntArray
 from kinetoscope.units import duration, percent
 
@@ -98,7 +98,7 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
     waits = _waiting_share(analysis, long)
     device = analysis.device is not None
     share = per_step / max(analysis.step_time.mid, 1)
-    idle = (Evidence("device_idle", round(min(exposed, 1.0), 3), "ratio", "derived"),)
+    idle = (Evidence("device_idle", round(min(exposed, 1.0), 6), "ratio", "derived"),)
     yield Hit(
         message=_message(per_step, share, library or _first(places), waits, device=device),
         evidence=(
@@ -210,7 +210,7 @@ def _own(analysis: Analysis, options: Thresholds) -> Intervals:
     """Long stretches of the steady steps that are the program's: not torch's, not another rule's.
 
     Torch's own Python (the optimizer's loops over parameters, hooks of FSDP, the profiler's step)
-    belongs to launching.
+    belongs to launching; what `kinetoscope run` does at a step is nobody's.
     """
     time, trace = analysis.host_time, analysis.trace
     stacks = analysis.has("stacks")
@@ -223,7 +223,8 @@ def _own(analysis: Analysis, options: Thresholds) -> Intervals:
     owned = np.array(sorted(owned_gaps(trace, gaps, analysis.pieces)), dtype=np.int64)
     others = union(gaps.start[owned], gaps.end[owned])
     optimizer = analysis.extent(analysis.matching(is_optimizer_step))
-    return clip(subtract(long, merge(others, optimizer)), *analysis.times.host_window)
+    capture = analysis.extent(analysis.matching(is_capture_mark))
+    return clip(subtract(long, merge(others, optimizer, capture)), *analysis.times.host_window)
 
 
 def _net(analysis: Analysis, stretches: Intervals) -> int:

@@ -75,7 +75,7 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
         ),
         evidence=(
             Evidence("tests_per_step", round(tested / analysis.steps_on_host, 1), "count"),
-            Evidence("tested_nodes", round(min(tested / nodes, 1.0), 3), "ratio", "derived"),
+            Evidence("tested_nodes", round(min(tested / nodes, 1.0), 6), "ratio", "derived"),
             Evidence("anomaly_time", per_step, "ns"),
         ),
         locations=_places(analysis, tests),

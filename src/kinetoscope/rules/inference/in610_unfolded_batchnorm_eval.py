@@ -83,7 +83,7 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
             Evidence("norm_time", spent, "ns"),
             Evidence("norm_share", round(min(share, 1.0), 4), "ratio", "derived"),
             Evidence("norms", round(norms.size / steps, 1), "count"),
-            Evidence("convolutions_with_bias", round(float(biased.mean()), 3), "ratio"),
+            Evidence("convolutions_with_bias", round(float(biased.mean()), 6), "ratio"),
         ),
         locations=analysis.locations(norms, calls=("batch_norm",)),
         fix=Fix(

@@ -74,7 +74,7 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
         evidence=(
             Evidence("left_per_step", per_step, "bytes"),
             Evidence("steps_judged", int(left.size), "count"),
-            Evidence("kept_from_forward", round(found.from_forward, 3), "ratio", "derived"),
+            Evidence("kept_from_forward", round(found.from_forward, 6), "ratio", "derived"),
             Evidence("allocated_peak", found.peak, "bytes"),
             *(
                 (Evidence("steps_until_full", steps_left, "count", "estimated"),)

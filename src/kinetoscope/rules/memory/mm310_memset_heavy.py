@@ -91,7 +91,7 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
             Evidence("fill_time", spent, "ns"),
             Evidence("busy_share", round(min(share, 1.0), 4), "ratio", "derived"),
             Evidence("fills_per_step", round(each, 1), "count"),
-            Evidence("in_gradients_of_slices", round(parts, 3), "ratio", "derived"),
+            Evidence("in_gradients_of_slices", round(parts, 6), "ratio", "derived"),
         ),
         locations=places(analysis, rows, calls=("zeros", "full", "new_zeros", "zeros_like")),
         fix=_fix(parts > 0.5),

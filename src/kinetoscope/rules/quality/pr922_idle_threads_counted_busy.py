@@ -60,7 +60,7 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
         f"{percent(share)} of the time in Python frames is threads that wait for work.",
         fix="Ignore those frames in tables of host time; they cost nothing.",
         reference=REFERENCE,
-        evidence=(Evidence("waiting_share", round(share, 4), "ratio"),),
+        evidence=(Evidence("waiting_share", round(share, 6), "ratio"),),
     )
 
 
