@@ -151,6 +151,6 @@ def test_a_report_shows_the_loop(tmp_path: Path, capsys: pytest.CaptureFixture[s
     for text in (capsys.readouterr().out, note.read_text()):
         flat = " ".join(text.split())
         assert "40.0 ms before, 10.0 ms after" in flat
-        assert f"DL101 predicted {loader.gain.mid:.2f}x ({low:.2f}x to {high:.2f}x)" in flat
+        assert f"DL101 predicted {loader.gain.mid:.1f}x ({low:.1f}x to {high:.1f}x)" in flat
         assert "achieved 4.00x" in flat
     assert '"before":{"kind":"comparison"' in page.read_text()

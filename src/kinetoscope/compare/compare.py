@@ -141,7 +141,7 @@ def _notes(
         )
     ]
     if not measured:
-        notes.append(_FEW_RUNS.format(before=len(a), after=units.plural(len(b), "run")))
+        notes.append(_FEW_RUNS.format(before=units.plural(len(a), "run"), after=len(b)))
     if order == "one_side_first":
         notes.append(_ONE_SIDE_FIRST)
     if times.device_pace is not None:
@@ -161,8 +161,8 @@ _RUNS_DIFFER = (
     "Two runs of one program are taken to differ by {share} (standard deviation), {source}."
 )
 _FEW_RUNS = (
-    "{before} and {after}: three or more a side, made in turns (before, after, before, ...), "
-    "narrow the interval."
+    "{before} before and {after} after: three or more a side, made in turns (before, after, "
+    "before, ...), narrow the interval."
 )
 _ONE_SIDE_FIRST = (
     "All runs of one side were made before those of the other: what drifts meanwhile (clocks, "

@@ -46,7 +46,7 @@ KEPT: dict[Kept, str] = {
     "as_predicted": "as predicted",
     "less": "less than predicted",
 }
-_EFFECTS = {"noted": "", "corrected": "corrected", "refused": "refused"}
+_EFFECTS = {"noted": "", "corrected": "", "refused": "refused"}
 _LONGEST_NAME = 60
 _HARDLY_KNOWN = 3.0
 """An efficiency whose interval spans this factor says nothing."""
@@ -130,10 +130,10 @@ def speedup(ratio: Ratio | None) -> str:
 
 
 def promised(gain: Gain) -> str:
-    """Return a predicted speed-up with its range."""
+    """Return a predicted speed-up with its range; no finer than it is known."""
     if gain.basis == "none":
         return "no time gain"
-    return _range(gain.low, gain.mid, gain.high)
+    return units.speedup(gain.low, gain.mid, gain.high)
 
 
 def _range(low: float, mid: float, high: float) -> str:
