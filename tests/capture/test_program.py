@@ -124,3 +124,16 @@ def test_bad_options_are_wrong_usage(tmp_path: Path) -> None:
         done = _both(tmp_path, *words, "end.py")[1]
         assert done.returncode == 2, words
         assert done.stdout == ""
+
+
+def test_a_program_that_ends_before_the_windows_is_told_what_a_step_takes() -> None:
+    from types import SimpleNamespace
+
+    from kinetoscope.cli.run_result import _nothing, _what_to_do
+
+    timed = SimpleNamespace(facts={"baseline": {"steps": 1200, "step_ns": 1_500_000}})
+    assert _nothing(timed).endswith("a step takes: 1.50 ms, without a profiler, over 1,200 steps")  # type: ignore[arg-type]
+    assert _nothing(SimpleNamespace(facts={})) == "nothing was recorded"  # type: ignore[arg-type]
+    problems = ["the program ended during the light phase"]
+    assert "more steps" in _what_to_do(problems, SimpleNamespace(how="finished"))  # type: ignore[arg-type]
+    assert "more steps" not in _what_to_do(problems, SimpleNamespace(how="raised"))  # type: ignore[arg-type]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from kinetoscope.cli.errors import explain, say
 from kinetoscope.errors import UsageError
+from kinetoscope.units import duration
 
 if TYPE_CHECKING:
     from kinetoscope.capture.ranks import Place
@@ -85,7 +86,7 @@ def _finish(recording: Recording, ending: Ending, place: Place, shown: Shown) ->
 
     captured = profiling.complete(recording, say)
     if captured.trace is None:
-        say("nothing was recorded", _what_to_do(captured.problems, ending))
+        say(_nothing(recording), _what_to_do(captured.problems, ending))
     traces = [captured.trace] if captured.trace else []
     for trace, wanted in product(traces, shown.traces):
         target = gathering.rank_name(wanted, place) if place.many else wanted
@@ -120,11 +121,22 @@ def _what_to_do(problems: list[str], ending: Ending) -> str:
 
     if not problems:
         return f"The program {ending.how} before anything was recorded."
-    if problems[-1].startswith(TOO_SHORT):
-        return (
-            "Let it make more steps: a baseline takes about 2 s of them, and the windows follow it."
-        )
-    return ""
+    if not problems[-1].startswith(TOO_SHORT):
+        return ""
+    if ending.how in ("raised", "interrupted", "terminated"):
+        return "It did not get so far as to the windows; what was said above ended it."
+    return "Let it make more steps: a baseline takes about 1 s of them, and the windows follow it."
+
+
+def _nothing(recording: Recording) -> str:
+    """That there is no recording, and what a step takes where the baseline says so."""
+    timed = recording.facts.get("baseline")
+    if not timed:
+        return "nothing was recorded"
+    return (
+        f"nothing was recorded but what a step takes: {duration(timed['step_ns'])}, without a "
+        f"profiler, over {timed['steps']:,} steps"
+    )
 
 
 def _show(result: Diagnosis, shown: Shown) -> None:
