@@ -39,6 +39,7 @@ class Locator:
         self._trace = trace
         self._sources = SourceTree(source_root)
         self._paths: dict[int, str] = {}
+        self._samples: dict[int, int | None] = {}
         captured = trace.sidecar
         self._recorded = RecordedLines(trace, captured.lines) if captured else None
         self._read = SourceLines(trace, self._sources)
@@ -158,8 +159,20 @@ class Locator:
         chosen = np.fromiter(some, dtype=np.int64)
         open_ = (found[chosen] == 0) & (node[chosen] >= 0) & (frames[chosen] >= 0)
         for i in self._read.readable(chosen[open_], frames):
-            found[i] = self._read.of(int(node[i]), int(frames[i]))
+            at, frame = int(node[i]), int(frames[i])
+            sampled = self._sampled(frame) if at == frame else None  # seen, not inferred
+            found[i] = sampled or self._read.of(at, frame)
         return found
+
+    def _sampled(self, node: int) -> int | None:
+        """The line of a frame that our own capture saw most often; None without samples."""
+        if self._recorded is None:
+            return None
+        name = int(self._names[self._trace.tree.rows[node]])
+        if name not in self._samples:
+            frame = self._trace.tree.frames.get(name)
+            self._samples[name] = self._recorded.sampled_line(frame) if frame else None
+        return self._samples[name]
 
     def _location(
         self, key: tuple[int, str | None, int], rows: IntArray, calls: Sequence[str]
