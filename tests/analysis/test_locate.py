@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kinetoscope.analysis.locate import Locator, _add, _chosen
+from kinetoscope.analysis.locate import Locator, _chosen
+from kinetoscope.analysis.one_place import add_place
 from kinetoscope.result import Location
 from kinetoscope.testing import TraceBuilder
 from kinetoscope.trace.kinds import Kind
@@ -16,39 +17,39 @@ from kinetoscope.trace.kinds import Kind
 def test_one_line_that_two_sources_know_is_one_place() -> None:
     found: dict[tuple[object, ...], Location] = {}
     for count in (5, 7):
-        _add(found, Location("train.py", 29, "read", None, True, count))
-    _add(found, Location("train.py", 29, "read", None, False, 1))
+        add_place(found, Location("train.py", 29, "read", None, True, count))
+    add_place(found, Location("train.py", 29, "read", None, False, 1))
     assert [(place.exact, place.count) for place in found.values()] == [(True, 13)]
 
 
 def test_the_line_that_a_running_function_was_at_is_no_second_place() -> None:
     """Torch names a function that ran before the recording by its line at that moment."""
     found: dict[tuple[object, ...], Location] = {}
-    _add(found, Location("train.py", 29, "read", None, False, 1))
-    _add(found, Location("train.py", 29, "read", None, True, 5))
+    add_place(found, Location("train.py", 29, "read", None, False, 1))
+    add_place(found, Location("train.py", 29, "read", None, True, 5))
     assert [(place.exact, place.count) for place in found.values()] == [(True, 6)]
 
 
 def test_one_exact_line_in_several_modules_is_one_place() -> None:
     found: dict[tuple[object, ...], Location] = {}
     for module in ("GPT / Block / Linear", "GPT / Block / LayerNorm", "GPT / Block"):
-        _add(found, Location("model.py", 12, "forward", module, True, 2))
+        add_place(found, Location("model.py", 12, "forward", module, True, 2))
     assert [(place.module, place.count) for place in found.values()] == [("GPT / Block", 6)]
-    _add(found, Location("model.py", 12, "forward", None, True, 1))
+    add_place(found, Location("model.py", 12, "forward", None, True, 1))
     assert [(place.module, place.count) for place in found.values()] == [(None, 7)]
 
 
 def test_a_generator_expression_is_in_the_function_of_its_line() -> None:
     found: dict[tuple[object, ...], Location] = {}
     for function in ("<genexpr>", "describe"):
-        _add(found, Location("serve.py", 17, function, None, True, 3))
+        add_place(found, Location("serve.py", 17, function, None, True, 3))
     assert [(place.function, place.count) for place in found.values()] == [("describe", 6)]
 
 
 def test_the_first_line_of_a_function_stays_apart_by_module() -> None:
     found: dict[tuple[object, ...], Location] = {}
     for module in ("GPT / Block", "GPT / Head"):
-        _add(found, Location("model.py", 12, "forward", module, False, 2))
+        add_place(found, Location("model.py", 12, "forward", module, False, 2))
     assert [place.module for place in found.values()] == ["GPT / Block", "GPT / Head"]
 
 

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec.structs import replace
 
+from kinetoscope.analysis.one_place import add_place
 from kinetoscope.analysis.recorded_lines import RecordedLines
 from kinetoscope.analysis.source_lines import SourceLines
 from kinetoscope.analysis.sources import SourceTree
@@ -127,7 +128,7 @@ class Locator:
             place = self._location(key, rows[members], calls)
             if place is not None:
                 place = replace(place, count=max(round(float(many[members].sum())), 1))
-                at = _add(found_at, place)
+                at = add_place(found_at, place)
                 weight[at] = weight.get(at, 0) + int(weights[members].sum())
         heaviest = sorted(found_at, key=lambda at: -weight[at])
         return tuple(found_at[at] for at in heaviest[:top])
@@ -261,46 +262,6 @@ class Locator:
                 node = int(self._outer_module[node])
             self._paths[module] = " / ".join(_class_of(name) for name in reversed(names))
         return self._paths[module]
-
-
-def _add(found: dict[tuple[object, ...], Location], place: Location) -> tuple[object, ...]:
-    """Add a place and return its key.
-
-    A line that is known in two ways (recorded, sampled) is one place; so is one that torch gives
-    as the first, as it does for functions that run when the recording begins. An exact line
-    that ran inside of several modules is in the part of their paths that is the same, one with a
-    generator expression on it in the function around that.
-    """
-    line: tuple[object, ...] = (place.file, place.line, True)
-    unsure = (place.file, place.line, False, place.function, place.module)
-    exact = (place.exact or line in found) and place.file is not None
-    key = line if exact else unsure
-    known = found.get(key) or (found.pop(unsure, None) if exact else None)
-    if known is not None:
-        place = replace(
-            known,
-            function=min(known.function, place.function, key=_is_anonymous),
-            module=_shared(known.module, place.module),
-            count=known.count + place.count,
-            exact=exact,
-        )
-    found[key] = place
-    return key
-
-
-def _is_anonymous(function: str | None) -> bool:
-    """Is it a `<genexpr>`, `<lambda>` or `<listcomp>`?"""
-    return function is None or function.startswith("<")
-
-
-def _shared(one: str | None, other: str | None) -> str | None:
-    """`GPT / Block / Linear` and `GPT / Block / LayerNorm` -> `GPT / Block`."""
-    same = []
-    for a, b in zip((one or "").split(" / "), (other or "").split(" / "), strict=False):
-        if a != b:
-            break
-        same.append(a)
-    return " / ".join(same) or None
 
 
 _SPARE = 3
