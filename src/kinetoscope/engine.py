@@ -228,7 +228,7 @@ def _input_info(trace: Trace) -> InputInfo:
         rank=trace.header.rank,
         events=len(trace),
         devices=tuple(DeviceInfo(d.id, d.name) for d in trace.header.devices),
-        torch=trace.header.torch,
+        torch=trace.torch,
         damage=trace.damage,
     )
 

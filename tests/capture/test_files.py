@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from kinetoscope.capture.files import Packer
+from kinetoscope.engine import diagnose_job
 from kinetoscope.trace.captured import Sidecar, sidecar_of
+from kinetoscope.trace.job import Job
 from kinetoscope.trace.readers import read
 
 EVENT = {"ph": "X", "cat": "cpu_op", "name": "aten::add", "pid": 1, "tid": 1, "ts": 5.0, "dur": 2.0}
@@ -43,6 +45,13 @@ def test_the_reader_finds_the_sidecar_whatever_its_size(tmp_path: Path) -> None:
     trace = read(packed)
     assert trace.sidecar is not None
     assert len(trace.sidecar.lines.calls.at) == 5000
+
+
+def test_the_version_of_torch_is_known(tmp_path: Path) -> None:
+    facts = {"version": 1, "facts": {"machine": {"torch": "2.13.0+cpu"}}}
+    trace = read(Packer(_plain(tmp_path)).finish(facts))
+    assert trace.torch == "2.13.0+cpu"
+    assert diagnose_job(Job((trace,)), ()).inputs[0].torch == "2.13.0+cpu"
 
 
 def test_a_full_disk_leaves_the_plain_trace(tmp_path: Path) -> None:

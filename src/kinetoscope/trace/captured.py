@@ -93,6 +93,13 @@ class Sidecar(msgspec.Struct, frozen=True):
     facts: dict[str, Any] = {}
     problems: list[str] = []
 
+    @property
+    def torch(self) -> str | None:
+        """Version of torch that the program ran with."""
+        machine = self.facts.get("machine")
+        version = machine.get("torch") if isinstance(machine, dict) else None
+        return version if isinstance(version, str) else None
+
 
 def sidecar_of(metadata: dict[str, Any]) -> Sidecar | None:
     """The sidecar among a header's metadata; None when there is none that can be used."""

@@ -145,6 +145,11 @@ class Trace:
 
         return sidecar_of(self.header.metadata)
 
+    @property
+    def torch(self) -> str | None:
+        """Version of torch, by the header or by our own capture; None: not recorded."""
+        return self.header.torch or (self.sidecar.torch if self.sidecar else None)
+
     @cached_property
     def tree(self) -> CallTree:
         """The host events as a forest, computed on first use."""
