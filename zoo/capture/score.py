@@ -1,6 +1,6 @@
 """Run planted programs unmodified through `kinetoscope run` and compare with the truth.
 
-python -m zoo.capture.score [--seconds 8] [--markdown FILE] [NAME ...]
+python -m zoo.capture.score [--seconds 12] [--markdown FILE] [NAME ...]
 
 For each program of `zoo/capture/programs`, in processes of their own, one after another: its true
 step time without us, a captured run, and its true step time again. Compared are the class, the
@@ -174,7 +174,7 @@ def captured(path: Path, steps: int) -> tuple[subprocess.CompletedProcess[str], 
     """Run a program through the command, in a process of its own, and read the result."""
     with tempfile.TemporaryDirectory() as folder:
         result = Path(folder) / "result.json"
-        words = ["run", "--quiet", "--budget", "12s", "-o", str(result), str(path), str(steps)]
+        words = ["run", "--quiet", "--budget", "30s", "-o", str(result), str(path), str(steps)]
         command = [sys.executable, "-m", "kinetoscope", *words]
         done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
         return done, json.loads(result.read_text()) if result.exists() else None
@@ -280,7 +280,7 @@ def failed(rows: list[Score]) -> bool:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--seconds", type=float, default=8.0)
+    parser.add_argument("--seconds", type=float, default=12.0)
     parser.add_argument("--markdown", type=Path)
     parser.add_argument("names", nargs="*")
     args = parser.parse_args()

@@ -143,7 +143,7 @@ def make_plan(
 ) -> Plan:
     """Steps of each phase, so that numbers are trustworthy and the budget is kept.
 
-    The baseline takes up to two seconds, because it states the program's true speed: half of them
+    The baseline takes up to four seconds, because it states the program's true speed: half of them
     before the windows and half after them, so that a machine whose pace drifts shows. Windows are
     short: four steps show a cause, and each more makes the trace larger. Where every n-th step is
     slow, windows have whole cycles.
@@ -154,7 +154,7 @@ def make_plan(
     """
     budget = options.budget_s
     warm_up = 1 + min(ahead, int(_WARM_UP_SHARE * budget / period_s))
-    timed = _count(min(2.0, 0.15 * budget) / period_s, 5, 5000)
+    timed = _count(min(4.0, 0.15 * budget) / period_s, 5, 5000)
     twice = 2 * cycle if cycle <= _TWICE else 0
     plan = Plan(
         start=start,
