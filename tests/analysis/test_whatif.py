@@ -56,3 +56,20 @@ def test_a_small_fix_gains_no_more_than_what_it_removes() -> None:
     fastest = analysis.step_time.low
     assert fastest < 700_000  # the bracket is wide
     assert gain.high <= 1.02 * fastest / (fastest - 30_000)
+
+
+def test_no_gain_is_predicted_without_the_device_timeline() -> None:
+    """Twenty launches, and not one kernel: a host that works all the time may hide behind them."""
+    t = TraceBuilder()
+    for step in range(4):
+        at = step * 10_000
+        t.step(at, 10_000)
+        t.op("aten::wait", at, 8_000)
+        for launch in range(5):
+            corr = 100 + 5 * step + launch
+            t.runtime("cudaLaunchKernel", at + 8_100 + launch * 100, 10, corr=corr)
+    analysis = Analysis(t.read())
+    ts = analysis.trace.column("ts_ns")
+    rows = analysis.trace.column("dur_ns") == 8 * MS
+    gain = analysis.gain(Change(host_cut=union(ts[rows], ts[rows] + 8 * MS)))
+    assert (gain.low, gain.mid, gain.high, gain.basis) == (1.0, 1.0, 1.0, "none")

@@ -104,7 +104,8 @@ class WhatIf:
             mid: at its most likely; `low` when not given.
             high: at its best; `mid` when not given.
 
-        The range also covers how much of the recorded host time was profiling.
+        The range also covers how much of the recorded host time was profiling. There is no gain in
+        time where the device's timeline is missing: nobody knows what waits for what.
         """
         mid = mid or low
         own = {self.analysis.place: (low, mid, high or mid)}
@@ -118,6 +119,8 @@ class WhatIf:
         return self._range(changes, together=self.job is not None)
 
     def _range(self, changes: Changes, *, together: bool) -> ReplayedGain:
+        if self.analysis.coverage.device_missing:
+            return ReplayedGain(1, 1, 1, basis="none", changes=changes, replayed=(1, 1, 1))
         replays = _Replays(self, changes, together=together)
         mid_f, slow_f, fast_f = self.deflations
         base, after = replays.base, replays.after
