@@ -9,8 +9,8 @@ program printed, and its exit code. A program that misses is run again, up to th
 the median of its errors of the step time counts, and of everything else the last run.
 
 The true step time is that of a long run less that of a short one, over the steps between them. If
-its measurements differ by more than what is allowed, the machine was too busy to judge the stated
-step time; that is said and is not a failure.
+it differs before and after a capture by more than what is allowed, the machine was too busy to
+judge the stated step time; that is said and is not a failure.
 
 The exit code is 1 when an output or an exit code changes, when fewer than four programs in five
 have class, line and step mark right, or when the median error of the judged step times is too
@@ -36,7 +36,6 @@ from typing import NoReturn
 
 PROGRAMS = Path(__file__).resolve().parent / "programs"
 FEW = 30
-MOST_RUNS = 3
 ALLOWED = 0.1
 """Largest difference of the stated step time from the true one."""
 
@@ -74,19 +73,19 @@ class Score:
         return self.stated_ms * len(self.true_ms) / sum(self.true_ms) - 1
 
     @property
-    def error(self) -> float:
-        """Median over all runs of the program."""
-        return median([self.own_error, *(row.own_error for row in self.earlier)])
+    def own_judged(self) -> bool:
+        """Did the true step time stay what it was from before this run to after it?"""
+        return max(self.true_ms) / min(self.true_ms) - 1 <= ALLOWED
 
     @property
-    def apart(self) -> float:
-        """By how much the true step time differed between its measurements."""
-        every = [ms for row in (self, *self.earlier) for ms in row.true_ms]
-        return max(every) / min(every) - 1
+    def error(self) -> float:
+        """Median over the runs that can be judged, or all if none can."""
+        rows = (self, *self.earlier)
+        return median([r.own_error for r in rows if r.own_judged] or [r.own_error for r in rows])
 
     @property
     def judged(self) -> bool:
-        return self.apart <= ALLOWED
+        return any(row.own_judged for row in (self, *self.earlier))
 
     @property
     def step_right(self) -> bool:
@@ -220,17 +219,16 @@ def fill(row: Score, found: dict) -> Score:
 
 
 def best(path: Path, seconds: float) -> Score:
-    """One run, or up to three while they miss or cannot be judged."""
+    """One run, a second one when the first cannot be judged, and a third one after a miss."""
     rows: list[Score] = []
-    while len(rows) < MOST_RUNS:
+    while True:
         row = score(path, seconds)
         row.earlier = tuple(rows)
         rows.append(row)
-        if not row.wrong and row.judged:
-            break
-        if len(rows) < MOST_RUNS:
-            print(table_row(row), "<- again", flush=True)
-    return rows[-1]
+        enough = 3 if row.wrong else 1 if row.judged else 2
+        if len(rows) >= enough:
+            return row
+        print(table_row(row), "<- again", flush=True)
 
 
 HEAD = (
