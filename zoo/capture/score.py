@@ -183,15 +183,23 @@ def captured(path: Path, steps: int) -> tuple[subprocess.CompletedProcess[str], 
         return done, json.loads(result.read_text()) if result.exists() else None
 
 
-def score(path: Path, seconds: float) -> Score:
-    row = Score(path.stem, truth_of(path))
+def steps_of(path: Path, seconds: float) -> tuple[int, float]:
+    """Number of steps that take about so many seconds, and the time of a run of `FEW` steps.
+
+    Twice as many steps are run until they take long enough to tell; the first ones may start
+    workers or compile.
+    """
     short = plain(path, FEW).seconds
-    step = max((plain(path, 4 * FEW).seconds - short) / (3 * FEW), 1e-4)
-    steps = max(int(seconds / step), 4 * FEW)
+    steps = 4 * FEW
+    while (took := plain(path, steps).seconds - short) < seconds / 8:
+        steps *= 2
+    return max(round(steps * seconds / took), 4 * FEW), short
+
+
+def score(path: Path, steps: int, short: float) -> Score:
+    """Measure, capture, and measure again; `short` is the time of a run of `FEW` steps."""
+    row = Score(path.stem, truth_of(path))
     before = plain(path, steps)
-    if before.seconds - short < 0.7 * seconds:  # the estimate was too high
-        steps = int(steps * seconds / max(before.seconds - short, 0.1 * seconds))
-        before = plain(path, steps)
     done, found = captured(path, steps)
     after = plain(path, steps)
     row.true_ms = tuple((r.seconds - short) / (steps - FEW) * 1e3 for r in (before, after))
@@ -221,8 +229,9 @@ def fill(row: Score, found: dict) -> Score:
 def best(path: Path, seconds: float) -> Score:
     """One run, a second one when the first cannot be judged, and a third one after a miss."""
     rows: list[Score] = []
+    steps, short = steps_of(path, seconds)
     while True:
-        row = score(path, seconds)
+        row = score(path, steps, short)
         row.earlier = tuple(rows)
         rows.append(row)
         enough = 3 if row.wrong else 1 if row.judged else 2
