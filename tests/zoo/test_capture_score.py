@@ -43,6 +43,7 @@ def test_what_fails() -> None:
     assert not failed([right] * 5)
     assert not failed([right, right, right, late, late])  # times of two programs in five
     assert failed([right, right, late, late, late])  # the usual time is off
+    assert not failed([_row(8.0), _row(8.0), right, late, late])  # noise goes either way
     assert not failed([right] * 4 + [_row(line=8)])
     assert failed([right] * 3 + [_row(line=8)] * 2)
     changed = _row()

@@ -13,8 +13,8 @@ it differs before and after a capture by more than what is allowed, the machine 
 judge the stated step time; that is said and is not a failure.
 
 The exit code is 1 when an output or an exit code changes, when fewer than four programs in five
-have class, line and step mark right, or when the median error of the judged step times is too
-large. Nothing else should run meanwhile.
+have class, line and step mark right, or when the median error of the judged step times, with its
+sign, is too large. Nothing else should run meanwhile.
 """
 
 from __future__ import annotations
@@ -283,12 +283,13 @@ def closing(rows: list[Score]) -> str:
 def failed(rows: list[Score]) -> bool:
     """A changed output or exit code, too few right findings, or step times that are off as a rule.
 
-    The time of one program may be off where the machine's pace changes within seconds; the closing
-    line names it. The median over the programs may not.
+    The time of one program may be off, either way, where the machine's pace changes within seconds;
+    the closing line names it. The median over the programs may not: profiling in a baseline would
+    make all of them too long.
     """
     right = sum(row.found_right for row in rows)
-    errors = [abs(row.error) for row in rows if row.judged]
-    off = bool(errors) and median(errors) > ALLOWED
+    errors = [row.error for row in rows if row.judged]
+    off = bool(errors) and abs(median(errors)) > ALLOWED
     return any(not row.same for row in rows) or 5 * right < 4 * len(rows) or off
 
 
