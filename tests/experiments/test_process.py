@@ -106,10 +106,11 @@ def test_the_next_processes_start_together_and_nothing_starts_later(
     assert not runner._waiting
 
 
-def test_each_variant_compiles_into_a_cache_of_its_own() -> None:
+def test_each_variant_compiles_into_a_cache_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     from kinetoscope.experiments.registry import remedies_for
     from kinetoscope.experiments.runner import CACHE
 
+    monkeypatch.delenv(CACHE, raising=False)  # torch sets it in a process that has compiled
     chosen = tuple(remedies_for(["compile=default"]))
     with Pretend(["pass"], 60.0) as runner:
         plain, compiled = runner._environment(())[CACHE], runner._environment(chosen)[CACHE]
