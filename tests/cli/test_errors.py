@@ -151,7 +151,9 @@ def _seconds(words: list[str]) -> float:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
-def test_a_full_disk(saved: Path) -> None:
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_full_disk(saved: Path, unbuffered: str) -> None:
+    """The error comes with the first write, or with the last flush."""
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
             [*COMMAND, "report", str(saved)],
@@ -159,6 +161,7 @@ def test_a_full_disk(saved: Path) -> None:
             stderr=subprocess.PIPE,
             text=True,
             check=False,
+            env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
         )
     assert done.returncode == 2
     assert "the output cannot be written: No space left" in done.stderr

@@ -51,6 +51,7 @@ def _os_error(error: OSError) -> int:
         return _broken_pipe()  # Windows says EINVAL
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) and error.filename is None:
         say(f"error: the output cannot be written: {error.strerror}", "Free space, or use -o FILE.")
+        _drop_output()
         return USAGE
     if error.filename is None:
         return _unexpected(error)
@@ -59,9 +60,14 @@ def _os_error(error: OSError) -> int:
 
 
 def _broken_pipe() -> int:
-    """The reader of our output went away (`| head`): be silent, also at interpreter exit."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    """The reader of our output went away (`| head`): be silent."""
+    _drop_output()
     return BROKEN_PIPE
+
+
+def _drop_output() -> None:
+    """What is still buffered goes nowhere: the interpreter would fail to write it at its exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _unexpected(error: BaseException) -> int:
