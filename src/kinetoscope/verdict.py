@@ -16,7 +16,6 @@ _USEFUL = 0.70
 """From this share of the step on, the device's own work is what limits it."""
 _HOST_CERTAIN = 0.4
 """Where profiling inflated the host much, a smaller share of it proves no host bottleneck."""
-_MUCH_INFLATED = 1.3
 _WASTE = 0.15
 """Below this share, no single kind of waste is a bottleneck."""
 _MEMORY_KERNELS = 0.67

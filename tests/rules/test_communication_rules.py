@@ -18,7 +18,7 @@ from kinetoscope.rules.communication import (
 )
 from kinetoscope.testing import JobBuilder, TraceBuilder
 from kinetoscope.trace.collective_names import nccl_protocol
-from kinetoscope.trace.frames import pipeline_microbatch
+from kinetoscope.trace.distributed_frames import pipeline_microbatch
 
 
 def _ranks(job: JobBuilder) -> list[Analysis]:

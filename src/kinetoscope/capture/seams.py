@@ -24,8 +24,6 @@ from kinetoscope.capture.modules import ModuleSeam, wrap_compiled_modules
 Mark = Callable[[str, int, str], None]
 """Called with kind, identity and label of a mark."""
 
-_TICKED = "_kinetoscope_wrapped"
-
 
 class Seams:
     """The wrapped seams of one process."""

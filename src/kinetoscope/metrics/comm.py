@@ -18,7 +18,7 @@ from kinetoscope.metrics.device import device_activity
 from kinetoscope.metrics.intervals import Coverage, Intervals, union
 from kinetoscope.trace.calltree import nearest
 from kinetoscope.trace.collective_names import collective_of, element_bytes
-from kinetoscope.trace.frames import is_ddp_range, is_fsdp_range, is_gradient_hook
+from kinetoscope.trace.distributed_frames import is_ddp_range, is_fsdp_range, is_gradient_hook
 from kinetoscope.trace.kinds import Kind
 from kinetoscope.trace.links import rows_of
 from kinetoscope.trace.trace import IntArray, Trace

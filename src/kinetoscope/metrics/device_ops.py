@@ -97,10 +97,6 @@ class DeviceOps:
         names, position = self._op_names
         return np.fromiter((test(name) for name in names), bool, len(names))[position]
 
-    def kernel_name(self, index: int) -> str:
-        """Name of the event itself."""
-        return self.trace.names[int(self.trace.column("name_id")[self.rows[index]])]
-
     def groups(self, which: IntArray) -> list[IntArray]:
         """Positions of `which`, grouped by equal calls."""
         if which.size == 0:

@@ -17,12 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from kinetoscope.metrics.intervals import Intervals, union
-from kinetoscope.trace.frames import (
-    is_builtin,
-    is_driver_call,
-    is_inductor_kernel,
-    is_profiler_step,
-)
+from kinetoscope.trace.compiled_frames import is_inductor_kernel
+from kinetoscope.trace.frames import is_builtin, is_driver_call, is_profiler_step
 from kinetoscope.trace.kinds import RUNTIME_KINDS, Kind
 from kinetoscope.trace.trace import IntArray, Trace
 

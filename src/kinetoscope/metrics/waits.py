@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kinetoscope.metrics.activity import STRONG
-from kinetoscope.trace.frames import is_fsdp_range
+from kinetoscope.trace.distributed_frames import is_fsdp_range
 from kinetoscope.trace.kinds import CopyKind, Kind
 from kinetoscope.trace.links import lookup, rows_of
 from kinetoscope.trace.op_names import short_name

@@ -31,15 +31,6 @@ _WAITS = {
 }
 
 
-def place_of(analysis: Analysis, row: int) -> str:
-    """The user's function around an event; empty when not recorded."""
-    frame = int(analysis.locator.frames(np.array([row], dtype=np.int64))[0])
-    if frame < 0:
-        return ""
-    trace = analysis.trace
-    return shorten(trace.names[trace.column("name_id")[trace.tree.rows[frame]]], 160)
-
-
 def _groups(*keys: IntArray) -> tuple[IntArray, IntArray]:
     """Group number of each entry, and the first entry of each group."""
     stacked = np.stack(keys, axis=1)

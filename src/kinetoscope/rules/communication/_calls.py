@@ -17,7 +17,11 @@ from kinetoscope.metrics.intervals import Intervals, empty, measure, union
 from kinetoscope.replay import Change
 from kinetoscope.result import Gain
 from kinetoscope.trace.calltree import nearest
-from kinetoscope.trace.frames import is_distributed_range, is_fsdp_range, is_gradient_hook
+from kinetoscope.trace.distributed_frames import (
+    is_distributed_range,
+    is_fsdp_range,
+    is_gradient_hook,
+)
 from kinetoscope.trace.kinds import Kind
 from kinetoscope.trace.trace import IntArray
 

@@ -40,7 +40,8 @@ from kinetoscope.rules.communication._calls import (
     launches_of,
     waiting_known,
 )
-from kinetoscope.trace.frames import is_gradient_hook, is_optimizer_step
+from kinetoscope.trace.distributed_frames import is_gradient_hook
+from kinetoscope.trace.frames import is_optimizer_step
 from kinetoscope.trace.kinds import Kind
 from kinetoscope.trace.trace import IntArray
 from kinetoscope.units import duration, size

@@ -32,7 +32,7 @@ from kinetoscope.result import Evidence, Fix
 from kinetoscope.rules.api import Example, Hit, Options, Rule
 from kinetoscope.rules.communication._calls import in_steady_steps, intrinsic_ns, launches_of
 from kinetoscope.rules.communication._ranges import host_time, ranges, steps_with
-from kinetoscope.trace.frames import is_ddp_forward, is_unused_search
+from kinetoscope.trace.distributed_frames import is_ddp_forward, is_unused_search
 from kinetoscope.trace.trace import IntArray
 from kinetoscope.units import duration
 

@@ -39,7 +39,7 @@ from kinetoscope.rules.communication._ranges import (
     ranges,
     steps_with,
 )
-from kinetoscope.trace.frames import is_buffer_sync, is_ddp_forward
+from kinetoscope.trace.distributed_frames import is_buffer_sync, is_ddp_forward
 from kinetoscope.trace.trace import IntArray
 from kinetoscope.units import duration, size
 

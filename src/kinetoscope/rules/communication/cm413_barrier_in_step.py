@@ -33,7 +33,7 @@ from kinetoscope.result import Evidence, Fix
 from kinetoscope.rules.api import Example, Hit, Options, Rule
 from kinetoscope.rules.communication._calls import launches_of, on_all_ranks
 from kinetoscope.trace.collective_names import collective_of
-from kinetoscope.trace.frames import is_barrier_frame
+from kinetoscope.trace.distributed_frames import is_barrier_frame
 from kinetoscope.trace.kinds import DEVICE_WORK, Kind
 from kinetoscope.trace.links import rows_of
 from kinetoscope.trace.trace import IntArray

@@ -36,7 +36,7 @@ from kinetoscope.rules.communication._ranges import (
     ranges,
     steps_with,
 )
-from kinetoscope.trace.frames import is_object_collective
+from kinetoscope.trace.distributed_frames import is_object_collective
 from kinetoscope.trace.kinds import Kind
 from kinetoscope.trace.trace import IntArray
 from kinetoscope.units import duration

@@ -29,7 +29,7 @@ from kinetoscope.replay import Change
 from kinetoscope.result import Evidence, Fix
 from kinetoscope.rules.api import Example, Hit, Options, Rule
 from kinetoscope.trace.calltree import nearest
-from kinetoscope.trace.frames import is_gloo_range
+from kinetoscope.trace.distributed_frames import is_gloo_range
 from kinetoscope.trace.kinds import CopyKind, Kind
 from kinetoscope.trace.trace import IntArray
 from kinetoscope.units import duration, size

@@ -27,7 +27,7 @@ from kinetoscope.replay import Change
 from kinetoscope.result import Evidence, Fix
 from kinetoscope.rules.api import Example, Hit, Options, Rule
 from kinetoscope.rules.communication._ranges import host_time, launched_inside, ranges, steps_with
-from kinetoscope.trace.frames import is_data_parallel_frame, is_data_parallel_spread
+from kinetoscope.trace.distributed_frames import is_data_parallel_frame, is_data_parallel_spread
 from kinetoscope.units import duration
 
 if TYPE_CHECKING:

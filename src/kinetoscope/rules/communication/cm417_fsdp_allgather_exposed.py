@@ -32,7 +32,7 @@ from kinetoscope.result import Evidence, Fix
 from kinetoscope.rules.api import Example, Hit, Options, Rule
 from kinetoscope.rules.communication._calls import comm_gain, exposed_comm, in_steady_steps
 from kinetoscope.rules.communication.cm401_exposed_communication import hide
-from kinetoscope.trace.frames import is_fsdp1_range
+from kinetoscope.trace.distributed_frames import is_fsdp1_range
 from kinetoscope.trace.trace import IntArray
 from kinetoscope.units import duration
 

@@ -42,7 +42,7 @@ from kinetoscope.rules.communication._calls import (
     on_all_ranks,
     per_step,
 )
-from kinetoscope.trace.frames import fsdp_unit
+from kinetoscope.trace.distributed_frames import fsdp_unit
 from kinetoscope.trace.trace import IntArray
 from kinetoscope.units import duration, size
 

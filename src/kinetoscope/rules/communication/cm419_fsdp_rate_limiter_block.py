@@ -30,7 +30,8 @@ from kinetoscope.replay import Change
 from kinetoscope.result import Evidence, Fix
 from kinetoscope.rules.api import Example, Hit, Options, Rule
 from kinetoscope.trace.calltree import nearest
-from kinetoscope.trace.frames import is_event_wait, is_fsdp_gather
+from kinetoscope.trace.distributed_frames import is_fsdp_gather
+from kinetoscope.trace.frames import is_event_wait
 from kinetoscope.trace.kinds import Kind
 from kinetoscope.trace.trace import IntArray
 from kinetoscope.units import duration

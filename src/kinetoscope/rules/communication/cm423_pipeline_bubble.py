@@ -31,7 +31,7 @@ from kinetoscope.analysis import Analysis
 from kinetoscope.metrics.intervals import clip, measure, subtract
 from kinetoscope.result import Evidence, Fix, Gain
 from kinetoscope.rules.api import Example, Hit, Options, Rule
-from kinetoscope.trace.frames import pipeline_microbatch
+from kinetoscope.trace.distributed_frames import pipeline_microbatch
 from kinetoscope.units import percent
 
 if TYPE_CHECKING:

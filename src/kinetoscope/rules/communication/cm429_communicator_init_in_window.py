@@ -30,7 +30,7 @@ from kinetoscope.result import Evidence, Fix
 from kinetoscope.result.finding import NO_GAIN
 from kinetoscope.rules.api import Example, Hit, Options, Rule
 from kinetoscope.rules.communication._ranges import host_time, ranges, steps_with
-from kinetoscope.trace.frames import is_group_creation
+from kinetoscope.trace.distributed_frames import is_group_creation
 from kinetoscope.units import duration, plural
 
 if TYPE_CHECKING:

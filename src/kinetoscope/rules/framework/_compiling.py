@@ -9,7 +9,12 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 
-from kinetoscope.trace.frames import compile_id, compiled_region, is_dynamo_glue, is_dynamo_lookup
+from kinetoscope.trace.compiled_frames import (
+    compile_id,
+    compiled_region,
+    is_dynamo_glue,
+    is_dynamo_lookup,
+)
 from kinetoscope.trace.kinds import Kind
 from kinetoscope.trace.trace import IntArray, Trace
 

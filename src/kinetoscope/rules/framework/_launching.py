@@ -18,7 +18,8 @@ from kinetoscope.result.finding import Severity
 from kinetoscope.rules.framework._python import torchs_own
 from kinetoscope.rules.framework._waiting import avoidable
 from kinetoscope.trace.calltree import nearest
-from kinetoscope.trace.frames import compiled_region, is_graph_call, is_optimizer_step
+from kinetoscope.trace.compiled_frames import compiled_region
+from kinetoscope.trace.frames import is_graph_call, is_optimizer_step
 from kinetoscope.trace.kinds import DEVICE_WORK, Kind
 from kinetoscope.trace.trace import IntArray, Trace
 

@@ -16,7 +16,6 @@ from kinetoscope.trace.op_names import op_family, short_name
 from kinetoscope.trace.trace import IntArray, Trace
 
 _CHEAP = frozenset({Family.ELEMENTWISE, Family.COPY, Family.REDUCTION})
-_NAMED_COUNTER = frozenset("_local_scalar_dense item is_nonzero".split())
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ from kinetoscope.result import Evidence, Fix
 from kinetoscope.rules.api import Example, Hit, Options, Rule
 from kinetoscope.rules.framework._surroundings import nodes_named, steady_extent, within
 from kinetoscope.rules.framework._waiting import calls_inside
-from kinetoscope.trace.frames import is_gradient_hook
+from kinetoscope.trace.distributed_frames import is_gradient_hook
 from kinetoscope.trace.kinds import Kind
 from kinetoscope.trace.op_names import short_name
 from kinetoscope.trace.torch_frames import is_zero_grad

@@ -47,7 +47,8 @@ from kinetoscope.rules.api import Example, Hit, Options, Rule
 from kinetoscope.rules.framework._compiling import Regions, glue, regions
 from kinetoscope.rules.framework._waiting import avoidable
 from kinetoscope.trace.calltree import nearest
-from kinetoscope.trace.frames import is_graph_call, resume_point
+from kinetoscope.trace.compiled_frames import resume_point
+from kinetoscope.trace.frames import is_graph_call
 from kinetoscope.trace.kinds import RUNTIME_KINDS, Kind
 from kinetoscope.trace.trace import IntArray, Trace
 from kinetoscope.units import duration

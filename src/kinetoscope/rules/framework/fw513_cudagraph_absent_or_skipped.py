@@ -36,7 +36,7 @@ from kinetoscope.rules.framework._launching import (
     places,
     worth_a_word,
 )
-from kinetoscope.trace.frames import compiled_region
+from kinetoscope.trace.compiled_frames import compiled_region
 from kinetoscope.units import percent
 
 if TYPE_CHECKING:

@@ -39,15 +39,8 @@ from kinetoscope.rules.framework._surroundings import (
     steady_extent,
     within,
 )
-from kinetoscope.trace.frames import (
-    compiled_region,
-    is_compile_frame,
-    is_dynamo_glue,
-    is_dynamo_wrapper,
-    is_graph_call,
-    is_torch_file,
-    parse_frame,
-)
+from kinetoscope.trace.compiled_frames import compiled_region, is_dynamo_glue, is_dynamo_wrapper
+from kinetoscope.trace.frames import is_compile_frame, is_graph_call, is_torch_file, parse_frame
 from kinetoscope.trace.kinds import Kind
 from kinetoscope.units import count, duration, percent
 

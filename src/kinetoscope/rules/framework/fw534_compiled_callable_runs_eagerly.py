@@ -35,7 +35,8 @@ from kinetoscope.rules.api import Example, Hit, Options, Rule
 from kinetoscope.rules.framework._compiling import regions
 from kinetoscope.rules.framework._waiting import avoidable
 from kinetoscope.trace.calltree import nearest
-from kinetoscope.trace.frames import is_compile_frame, is_dynamo_wrapper
+from kinetoscope.trace.compiled_frames import is_dynamo_wrapper
+from kinetoscope.trace.frames import is_compile_frame
 from kinetoscope.trace.kinds import Kind
 from kinetoscope.trace.trace import IntArray
 from kinetoscope.units import duration

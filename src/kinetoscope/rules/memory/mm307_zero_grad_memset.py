@@ -38,7 +38,8 @@ from kinetoscope.rules._inside import (
 )
 from kinetoscope.rules.api import Example, Hit, Options, Rule
 from kinetoscope.trace.calltree import nearest
-from kinetoscope.trace.frames import is_gradient_hook, is_zero_grad
+from kinetoscope.trace.distributed_frames import is_gradient_hook
+from kinetoscope.trace.frames import is_zero_grad
 from kinetoscope.trace.op_names import short_name
 from kinetoscope.trace.trace import IntArray
 from kinetoscope.units import duration, percent, several

@@ -43,7 +43,7 @@ from kinetoscope.rules.api import Example, Hit, Options, Rule
 from kinetoscope.rules.memory._moved import moved_by_cat
 from kinetoscope.rules.spread import spread
 from kinetoscope.trace.calltree import nearest
-from kinetoscope.trace.frames import is_distributed_copy
+from kinetoscope.trace.distributed_frames import is_distributed_copy
 from kinetoscope.trace.kinds import CopyKind, Kind
 from kinetoscope.trace.trace import IntArray
 from kinetoscope.units import duration, percent, size

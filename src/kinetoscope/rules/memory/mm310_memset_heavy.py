@@ -35,7 +35,8 @@ from kinetoscope.result import Evidence, Fix
 from kinetoscope.rules._inside import nearest_named, owner_of
 from kinetoscope.rules.api import Example, Hit, Options, Rule
 from kinetoscope.rules.compute._kernels import busy_share, extent_of, per_step_ns, places
-from kinetoscope.trace.frames import is_distributed_copy, is_zero_grad
+from kinetoscope.trace.distributed_frames import is_distributed_copy
+from kinetoscope.trace.frames import is_zero_grad
 from kinetoscope.trace.op_names import short_name
 from kinetoscope.trace.trace import IntArray
 from kinetoscope.units import count, duration, percent
