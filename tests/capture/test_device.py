@@ -88,3 +88,35 @@ def test_steps_without_work_for_the_device(launched: Path) -> None:
 def test_kernels_are_all_that_is_wanted(launched: Path) -> None:
     launched.write_text('{"traceEvents": [{"ph": "X", "cat": "kernel", "name": "gemm"}]}')
     assert device.why_no_device_events(launched) == ""
+
+
+@pytest.mark.parametrize(
+    ("cuda", "before", "after", "attached"),
+    [
+        ("12.8", None, "1", False),
+        ("12.8", "0", "0", True),  # somebody decided that
+        ("12.4", None, None, True),  # detaching crashed with CUDA graphs
+        (None, None, None, True),
+    ],
+)
+def test_cupti_is_detached_where_that_works(
+    monkeypatch: pytest.MonkeyPatch,
+    cuda: str | None,
+    before: str | None,
+    after: str | None,
+    attached: bool,
+) -> None:
+    torch = pytest.importorskip("torch")
+    monkeypatch.setattr(device, "in_use", lambda: True)
+    monkeypatch.setattr(torch.version, "cuda", cuda)
+    monkeypatch.setenv("TEARDOWN_CUPTI", before or "1")
+    if before is None:
+        monkeypatch.delenv("TEARDOWN_CUPTI")
+    device.detach_after_profiles()
+    assert os.environ.get("TEARDOWN_CUPTI") == after
+    assert device.stays_attached() is attached
+
+
+def test_without_a_device_nothing_stays_attached(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device, "in_use", lambda: False)
+    assert not device.stays_attached()

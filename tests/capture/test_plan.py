@@ -68,6 +68,8 @@ def test_the_baseline_is_about_four_seconds() -> None:
     plan = make_plan(0.01, CaptureOptions(), start=7, steady=True)
     assert plan.start == 7
     assert (plan.baseline, plan.second) == (200, 200)
+    before = plan.timed_before()
+    assert (before.baseline, before.second) == (400, 0)
     assert plan.full == 20
     few = make_plan(1.0, CaptureOptions(), start=0, steady=True)
     assert (few.baseline, few.second) == (3, 2)

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from kinetoscope.capture import device
 from kinetoscope.capture.options import CaptureOptions
+from kinetoscope.capture.phases import Record
 from kinetoscope.capture.recorder import Recorder
 
 
@@ -84,3 +86,87 @@ def test_a_forked_child_never_destroys_what_the_phase_holds(tmp_path: Path) -> N
         os._exit(0)
     os.waitpid(child, 0)
     assert os.read(read, 100) == b"abandon"
+
+
+class _Window:
+    """A window of three steps whose trace holds the given text."""
+
+    steps = 3
+    errors: frozenset[str] = frozenset()
+    results = None
+
+    def __init__(self, name: str, text: str = "") -> None:
+        self.name = name
+        self.text = text
+        self.told: list[str] = []
+
+    def prepare(self) -> None:
+        self.told.append("prepare")
+
+    def start(self) -> None:
+        self.told.append("start")
+
+    def next_step(self) -> None:
+        self.told.append("step")
+
+    def export(self, path: Path) -> None:
+        path.write_text(self.text)
+
+    def release(self) -> None:
+        self.told.append("release")
+
+
+_KERNELS = '{"traceEvents": [{"cat": "kernel"}]}'
+_NONE = '{"traceEvents": [{"cat": "cuda_runtime", "name": "cudaLaunchKernel"}]}'
+
+
+@pytest.mark.parametrize(
+    ("light", "full", "kept", "blind"),
+    [
+        (_KERNELS, _KERNELS, {"light", "full"}, False),
+        (_KERNELS, _NONE, {"light"}, True),
+        (_NONE, _NONE, {"light", "full"}, False),
+    ],
+)
+def test_a_full_window_that_lost_the_device_is_left_out(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    light: str,
+    full: str,
+    kept: set[str],
+    blind: bool,
+) -> None:
+    monkeypatch.setattr(device, "in_use", lambda: True)
+    monkeypatch.setattr(device, "missing_cupti", lambda: False)
+    monkeypatch.setattr(Recorder, "_walk", lambda *_: None)
+    said: list[str] = []
+    recorder = Recorder(tmp_path, CaptureOptions(), said.append)
+    for window in (_Window("light", light), _Window("full", full)):
+        recorder.keep(window, {"name": window.name}, 0.0)  # type: ignore[arg-type]
+    assert set(recorder.packers) == kept
+    assert recorder.blind is blind
+    assert recorder.missing("full") is blind  # it is tried again, once
+    assert not recorder.missing("full")
+    assert any("left out" in text for text in said) is blind
+
+
+@pytest.mark.parametrize(
+    ("settle", "told"),
+    [
+        (False, ["prepare", "", "start", "step"]),
+        (True, ["", "prepare", "", "start", "step"]),
+    ],
+)
+def test_one_step_passes_before_a_second_profile_is_set_up(
+    tmp_path: Path, settle: bool, told: list[str]
+) -> None:
+    """CUPTI is detached by the program's next call of CUDA, and attached again after it."""
+    window = _Window("full")
+    recorder = Recorder(tmp_path, CaptureOptions(), lambda _: None)
+    phase = Record(recorder, window, 2, settle=settle)  # type: ignore[arg-type]
+    seen = []
+    for boundary in [phase.begin, *[phase.next_step] * (phase.warm_up + 1)]:
+        before = len(window.told)
+        boundary()
+        seen.append("".join(window.told[before:]))
+    assert seen == told

@@ -31,10 +31,14 @@ class ForeignProfile:
 
     Args:
         starting: called before a profile of the program starts.
+
+    Attributes:
+        seen: did the program ever begin a profile?
     """
 
     def __init__(self, starting: Callable[[], None]) -> None:
         self._starting = starting
+        self.seen = False
         self._open: set[int] = set()
 
     @property
@@ -53,6 +57,7 @@ class ForeignProfile:
         replace(kind, "__exit__", _before(kind.__dict__["__exit__"], self._ends))
 
     def _begins(self, profile: Any) -> None:
+        self.seen = True
         if id(profile) not in self._open:
             self._open.add(id(profile))
             self._starting()

@@ -126,12 +126,20 @@ class Again:
 
 
 class Record:
-    """A profiled window."""
+    """A profiled window.
 
-    def __init__(self, recorder: Recorder, window: Window, warm_up: int) -> None:
+    Args:
+        warm_up: steps before it that it waits for.
+        settle: leave one more step between the window before and this one. CUPTI is detached by
+            the program's next call of CUDA; a profile that is set up before that call has no
+            device events.
+    """
+
+    def __init__(self, recorder: Recorder, window: Window, warm_up: int, *, settle: bool) -> None:
         self.name = window.name
-        self.warm_up = warm_up
-        self._cold = warm_up
+        self.warm_up = warm_up + settle
+        self._cold = self.warm_up
+        self._prepared = not settle
         self._recorder = recorder
         self._window = window
         self._started = 0
@@ -140,7 +148,8 @@ class Record:
 
     def begin(self) -> None:
         """The phase begins, at a step boundary."""
-        self._window.prepare()
+        if self._prepared:
+            self._window.prepare()
 
     def next_step(self) -> None:
         """A step ended, and the phase goes on."""
@@ -149,6 +158,9 @@ class Record:
             self._complete = time.perf_counter_ns()
             return
         self._cold -= 1
+        if not self._prepared:
+            self._prepared = True
+            self._window.prepare()
         if self._cold:
             return
         self._window.start()

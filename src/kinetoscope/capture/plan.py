@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from statistics import median
 
 from kinetoscope.capture.options import CaptureOptions
@@ -81,6 +81,10 @@ class Plan:
         """Seconds after which a phase ends before it has all its steps."""
         planned = getattr(self, phase) * _INFLATION.get(phase, 1.0) * self.period_s
         return float(max(_LONGEST[phase] * budget_s, _PLANNED * planned))
+
+    def timed_before(self) -> Plan:
+        """The same with the whole baseline before the windows, where they leave a cost behind."""
+        return replace(self, baseline=self.baseline + self.second, second=0)
 
     def as_dict(self) -> dict[str, float]:
         """The plan as it is sent to other ranks."""

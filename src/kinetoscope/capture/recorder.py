@@ -25,6 +25,12 @@ _FAILURES = (RuntimeError, OSError, AssertionError, ValueError, TypeError, Attri
 """What a phase may raise. It costs us the phase; the program must not see it."""
 
 
+_BLIND = (
+    "the full window was left out: it holds no device events, although the light one does; record "
+    "again for causes and lines"
+)
+
+
 class Recorder:
     """Runs the phases of one capture."""
 
@@ -46,6 +52,8 @@ class Recorder:
         self._halves: list[Timed] = []
         self._again: set[str] = set()
         self._phase: Phase | None = None
+        self.blind = False  # was the last window left out because it lacks device events?
+        self._blind_light = False
 
     # ---- driven by the session -----------------------------------------------------------
 
@@ -147,8 +155,9 @@ class Recorder:
             return Lines(self)
         if name == "samples":
             return Samples(self)
-        warm_up = self.plan.warm_up if self.plan else 1
-        return Record(self, Window(name, device=devices.in_use()), warm_up)
+        warm_up, device = self.plan.warm_up if self.plan else 1, devices.in_use()
+        settle = device and name == "full"
+        return Record(self, Window(name, device=device), warm_up, settle=settle)
 
     def _fitting(self, steps: int) -> int:
         light = self.packers.get("light")
@@ -196,16 +205,21 @@ class Recorder:
         """
         plain = self.folder / f"{self.options.name}.{window.name}.json"
         window.export(plain)
+        missing = "" if window.errors else devices.why_no_device_events(plain)
+        self.blind = bool(missing) and window.name == "full" and not self._blind_light
+        if self.blind:
+            plain.unlink()
+            self.problem(_BLIND)
+            return
+        if missing:
+            self._blind_light = True
+            self.problem(missing)
         self.packers[window.name] = Packer(plain, self.problem)
         if window.name == "full":
             self._walk(window.results)
         window.release()
         facts["pause_ns"] = round((time.perf_counter() - stopped) * 1e9)
         self._facts["windows"].append(facts)
-        if window.name == "light" and not window.errors:
-            missing = devices.why_no_device_events(plain)
-            if missing:
-                self.problem(missing)
 
     def _walk(self, results: Any) -> None:
         """Find the lines of calls while the program goes on, then give the memory back."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from kinetoscope.capture import device as devices
 from kinetoscope.capture.boundaries import Marks, StepFinder
 from kinetoscope.capture.compiling import CompileCalls, CompileEvents
 from kinetoscope.capture.facts import facts, why_nothing
@@ -31,8 +32,6 @@ Say = Callable[[str], None]
 
 _PATIENCE = 0.34
 """Share of the budget after which a program that is not steady is recorded as it is."""
-
-
 _LOOK_EVERY_S = 0.01
 """How often it is asked whether steps are steady: that takes some 10 us, much of a short step."""
 _ASK_EVERY_S = 0.05
@@ -214,7 +213,11 @@ class Session:
     def _begin(self, plan: Plan) -> None:
         if self.index > plan.start and self.place.many:
             self.problem(f"rank {self.place.rank} heard of the windows too late")
-        self.recorder.plan = plan
+        if not self._foreign.seen:
+            devices.detach_after_profiles()
+        if devices.stays_attached():
+            plan = plan.timed_before()
+        self.plan = self.recorder.plan = plan
         self._queue = [
             (phase, getattr(plan, phase)) for phase in PHASES[1:-1] if getattr(plan, phase)
         ]
@@ -231,6 +234,8 @@ class Session:
             self._step_begins()
             return
         self.recorder.end_phase()
+        if self.recorder.blind and self.recorder.missing(self.phase) and not self.place.many:
+            self._queue.insert(0, (self.phase, getattr(self.plan, self.phase)))
         self._next_phase()
 
     def _next_phase(self) -> None:
