@@ -79,6 +79,17 @@ def test_a_busy_device_is_healthy(tmp_path: Path) -> None:
     assert result.verdict.healthy
 
 
+def test_a_device_without_its_host_is_not_called_healthy(tmp_path: Path) -> None:
+    t = TraceBuilder()
+    for i in range(5):
+        t.kernel("sm90_xmma_gemm_bf16bf16_f32", i * 10_000, 9_990)
+    result = diagnose(t.write(tmp_path / "t.json"))
+    _is_consistent(result)
+    assert result.verdict.bottleneck == "compute"
+    assert not result.verdict.healthy
+    assert "host was not recorded" in result.verdict.sentence
+
+
 def test_launches_without_kernels_are_not_idleness(tmp_path: Path) -> None:
     t = TraceBuilder()
     for i in range(4):

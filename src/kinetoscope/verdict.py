@@ -39,7 +39,8 @@ def decide(analysis: Analysis, lines: Sequence[Budget], findings: Sequence[Findi
             ),
         )
     scores = score(lines)
-    healthy = _healthy(scores, findings)
+    device_alone = analysis.device is not None and not analysis.trace.tree.rows.size
+    healthy = _healthy(scores, findings) and not device_alone
     leak = _leak(findings)
     if leak is not None and _outweighs(scores, findings):
         return Verdict("memory", healthy=False, confidence=leak.confidence, sentence=leak.message)
@@ -56,7 +57,8 @@ def decide(analysis: Analysis, lines: Sequence[Budget], findings: Sequence[Findi
         scores.bottleneck,
         healthy=healthy,
         confidence=confidence,
-        sentence=_sentence(scores, healthy, lines, analysis),
+        sentence=_sentence(scores, healthy, lines, analysis)
+        + (_DEVICE_ALONE if device_alone else ""),
     )
 
 
@@ -186,6 +188,8 @@ def _confidence(analysis: Analysis, lead: float, unseen: float) -> float:
     value -= 0.0 if analysis.trace.steps.count >= 3 else 0.1
     return round(max(value, 0.1), 2)
 
+
+_DEVICE_ALONE = " The host was not recorded, so most causes cannot be looked for."
 
 _KERNEL_LABELS = (BANDWIDTH_LABEL, HOST_BANDWIDTH_LABEL)
 _SENTENCES: dict[str, str] = {
