@@ -72,6 +72,7 @@ function measured(one: Trial, told: TrialWords, largest: number): HTMLElement {
     h("p", { class: "gainline" }, num(told.speedup, DEF.speedup, "strong"),
       h("span", { class: "note", text: `${duration(one.before_ns)} without, ${duration(one.after_ns)} with; ${plural(one.runs, "run")} a side` })),
     track,
+    h("p", { class: "note", text: "Left of the hollow mark it is slower than before, right of it faster." }),
     told.predicted ? h("p", { class: "note", text: `predicted ${told.predicted}` }) : null);
 }
 

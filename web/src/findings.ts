@@ -106,7 +106,9 @@ function fix(finding: Finding): HTMLElement {
   return box;
 }
 
-function gainBlock(page: Document_, finding: Finding, words: FindingWords, most: number): HTMLElement {
+/** Null for findings about the recording itself: there is no time to gain. */
+function gainBlock(page: Document_, finding: Finding, words: FindingWords, most: number): HTMLElement | null {
+  if (finding.class === "quality" && finding.gain.basis === "none") return null;
   const box = h("div", {}, h("h4", { text: "Gain" }), gainDrawn(finding.gain, most, words.gain));
   if (words.expected && page.result.step.time_ns.mid) {
     box.append(h("p", { class: "note" }, "A step should then take ", num(words.expected, DEF.expected), "."));
