@@ -65,7 +65,8 @@ def measuring(function: F) -> F:
             "recording",
             type=click.Path(dir_okay=False, path_type=Path),
             metavar="FILE",
-            help="Where to keep the recording that the diagnosis is made of (trace.json.gz).",
+            help="Where to keep the recording that the diagnosis is made of (trace.json.gz; of "
+            "several ranks, trace.rank0.json.gz and so on).",
         ),
     )
     for decorator in reversed(decorators):

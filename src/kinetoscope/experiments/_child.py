@@ -22,14 +22,17 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from kinetoscope.experiments import _ranks
 from kinetoscope.experiments._hooks import TOP
 from kinetoscope.experiments._observe import Observer
-from kinetoscope.experiments._process import GO, POLL_S, READY
+from kinetoscope.experiments._process import GO, POLL_S, READY, REPORT, TRACE, alive
 from kinetoscope.experiments._steps import EndedError, StepTimer, condensed, steady
 from kinetoscope.experiments.registry import remedy_of
 
 TRACED_STEPS = 8
 SKIPPED_STEPS = 6
+RECORDED_BY = SKIPPED_STEPS + 2 + TRACED_STEPS + 2
+"""Step by which a recording is written."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -43,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _seed(options.seed)
     timer = StepTimer(
         mark or None,
-        most=options.steps,
+        most=max(options.steps, RECORDED_BY if options.trace else 0),
         least_ns=int(options.seconds * 1e9),
         synchronize=torch.cuda.synchronize if torch.cuda.is_available() else None,
     )
@@ -55,19 +58,33 @@ def main(arguments: Sequence[str] | None = None) -> int:
     TOP.after.append(lambda _module, _args, _output: timer.mark("module"))
     _watch(timer, torch)
     TOP.install()
-    trace = str(options.folder / "trace.json.gz")
+    trace = options.folder / TRACE.format(_ranks.rank())
     finish = _trace(trace, timer, torch) if options.trace else None
-    start = time.perf_counter_ns()
+
+    def report(error: str | None = None) -> None:
+        if _ranks.rank() == 0:
+            _write(options.folder, {**_report(timer, observer, torch), "error": error})
+
+    if _ranks.several():
+        timer.end = _ranks.end_of_run(options.folder, options.parent, report)
     error = _run(options.program)
     if finish is not None:
         finish()
-    if int(os.environ.get("RANK", "0")) == 0:
-        report = _report(timer, observer, torch)
-        report["error"] = error
-        report["seconds"] = (time.perf_counter_ns() - start) / 1e9
-        (options.folder / "report.json").write_text(json.dumps(report), encoding="utf-8")
-    _leave(torch)
-    return 0 if error is None else 1
+    _ranks.tell_failure(options.folder, error)
+    report(error)
+    code = 0 if error is None else 1
+    if _ranks.several():
+        _ranks.leave(0 if (options.folder / REPORT).exists() else code)
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        _ranks.leave(code)
+    return code
+
+
+def _write(folder: Path, report: dict[str, Any]) -> None:
+    """Write the report; it is there as a whole or not at all, as others look out for it."""
+    part = folder / f"{REPORT}.part"
+    part.write_text(json.dumps(report), encoding="utf-8")
+    part.rename(folder / REPORT)
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -88,24 +105,13 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 def _wait_for_the_turn(folder: Path, parent: int) -> str:
     """Say that the imports are done; returns the mark of a step when the parent lets go."""
-    (folder / f"{READY}{os.environ.get('RANK', '0')}").touch()
+    ready = folder / f"{READY}{_ranks.rank()}"
+    ready.write_text(str(os.getpid()), encoding="utf-8")
     while not (folder / GO).exists():
         time.sleep(POLL_S)
-        if not folder.exists() or not _alive(parent):
+        if not folder.exists() or not alive(parent):
             sys.exit("not needed any more")
     return (folder / GO).read_text("utf-8")
-
-
-def _alive(process: int) -> bool:
-    if os.name != "posix":
-        return True
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
 
 
 def _seed(seed: int) -> None:
@@ -150,9 +156,14 @@ def _watch(timer: StepTimer, torch: Any) -> None:
     del torch
 
 
-def _trace(path: str, timer: StepTimer, torch: Any) -> Callable[[], None]:
+def _trace(path: Path, timer: StepTimer, torch: Any) -> Callable[[], None]:
     """Record a few steps in the middle of the run; the diagnosis orders the remedies."""
     from torch.profiler import ProfilerActivity, profile, schedule
+
+    def exported(profiler: Any) -> None:
+        part = path.with_name(f"part.{path.name}")
+        profiler.export_chrome_trace(str(part))
+        part.rename(path)
 
     activities = [ProfilerActivity.CPU]
     if torch.cuda.is_available():
@@ -160,7 +171,7 @@ def _trace(path: str, timer: StepTimer, torch: Any) -> Callable[[], None]:
     recorder = profile(
         activities=activities,
         schedule=schedule(wait=SKIPPED_STEPS, warmup=2, active=TRACED_STEPS, repeat=1),
-        on_trace_ready=lambda p: p.export_chrome_trace(path),
+        on_trace_ready=exported,
         record_shapes=True,
         with_stack=True,
     )
@@ -243,14 +254,6 @@ def _peak_rss() -> int:
         for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
     ]
     return sum(peak) * (1 if sys.platform == "darwin" else 1024)
-
-
-def _leave(torch: Any) -> None:
-    """End at once where other ranks may wait for us in a collective."""
-    distributed = torch.distributed
-    if distributed.is_available() and distributed.is_initialized():
-        sys.stdout.flush()
-        os._exit(0)
 
 
 if __name__ == "__main__":

@@ -17,11 +17,28 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-READY, GO = "ready", "go"
-"""Files by which a child (with its rank) and the parent tell each other; the second one holds the
-mark of a step."""
+READY, GO, REPORT, FAILED = "ready", "go", "report.json", "failed"
+"""Files by which a child and the parent tell each other. A rank that is ready leaves its process
+number, one that failed leaves its error, each in a file with its rank; `go` holds the mark of a
+step; the report is there when the run was measured."""
+TRACE = "trace.rank{}.json.gz"
 POLL_S = 0.02
 TERMINATE_S = 5.0
+LEAVE_S = 10.0
+"""How long what has reported may take to end."""
+
+
+def alive(process: int) -> bool:
+    """Whether a process runs, as far as can be told."""
+    if os.name != "posix":
+        return True
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
 
 
 class Process:
@@ -61,9 +78,12 @@ class Process:
         return self.folder / "log.txt"
 
     @property
-    def trace(self) -> Path:
-        """Where a recording lies, if one was asked for."""
-        return self.folder / "trace.json.gz"
+    def traces(self) -> list[Path]:
+        """The recordings of the ranks, if they were asked for and came to their end."""
+        return [t for t in map(self._trace_of, range(self._ranks)) if t.exists()]
+
+    def _trace_of(self, rank: int) -> Path:
+        return self.folder / TRACE.format(rank)
 
     def wait_until_ready(self, limit_s: float) -> None:
         """Wait until the imports are done, or the process has ended."""
@@ -78,15 +98,28 @@ class Process:
         go = self.folder / f"{GO}.part"
         go.write_text(mark, encoding="utf-8")
         go.rename(self.folder / GO)
-        code: int | None
+        report = self.folder / REPORT
         try:
-            code = self._child.wait(limit_s)
-        except subprocess.TimeoutExpired:
-            code = None
+            code = self._ended(time.monotonic() + limit_s, report)
         finally:
             self.kill()
-        report = self.folder / "report.json"
         return code, json.loads(report.read_text("utf-8")) if report.exists() else None
+
+    def _ended(self, end: float, report: Path) -> int | None:
+        """The exit code; None: it took too long. What has reported has no say in how it ends."""
+        while True:
+            try:
+                return self._child.wait(min(max(end - time.monotonic(), 0.0), LEAVE_S))
+            except subprocess.TimeoutExpired:
+                if report.exists() and time.time() - report.stat().st_mtime >= LEAVE_S:
+                    return 0
+                if time.monotonic() >= end:
+                    return None
+
+    def first_failure(self) -> str:
+        """What the first rank that failed says; "" when none left a note."""
+        notes = sorted(self.folder.glob(f"{FAILED}*"), key=lambda note: note.stat().st_mtime_ns)
+        return notes[0].read_text("utf-8") if notes else ""
 
     def last_lines(self, count: int) -> list[str]:
         """The end of what the program printed."""
@@ -97,14 +130,24 @@ class Process:
         """End it and what it has started (ranks, loader workers)."""
         if self._child.poll() is None:
             self._child.terminate()  # torchrun ends its ranks then
-            with suppress(subprocess.TimeoutExpired):
+            try:
                 self._child.wait(TERMINATE_S)
+            except subprocess.TimeoutExpired:
+                self._kill_ranks()
         if os.name == "posix":
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._child.pid, signal.SIGKILL)
         elif self._child.poll() is None:
             self._child.kill()
         self._child.wait()
+
+    def _kill_ranks(self) -> None:
+        """End ranks that torchrun does not end: each leads a process group of its own."""
+        for file in self.folder.glob(f"{READY}*"):
+            number = file.read_text("utf-8")
+            if os.name == "posix" and number.isdigit():
+                with suppress(ProcessLookupError, PermissionError):
+                    os.killpg(int(number), signal.SIGKILL)
 
     def close(self) -> None:
         """End it and delete its folder."""

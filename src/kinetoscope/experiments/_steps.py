@@ -26,6 +26,10 @@ class EndedError(BaseException):
     """Ends the program when enough steps were seen; no `except Exception` catches it."""
 
 
+def _unwind() -> None:
+    raise EndedError
+
+
 class StepTimer:
     """Times the steps of a program.
 
@@ -35,6 +39,7 @@ class StepTimer:
         least_ns: time that must be measured before the program is ended.
         patience: marks of a lesser kind to wait through for one of a better kind.
         synchronize: waits for the device; None on a CPU.
+        end: called at each mark once enough was measured; ends the program by default.
     """
 
     def __init__(
@@ -45,12 +50,14 @@ class StepTimer:
         least_ns: int,
         patience: int = 5,
         synchronize: Callable[[], None] | None = None,
+        end: Callable[[], None] = _unwind,
     ) -> None:
         self.kind = kind
         self.most = most
         self.least_ns = least_ns
         self.patience = patience
         self.synchronize = synchronize
+        self.end = end
         self.marks: dict[str, list[int]] = {name: [] for name in KINDS}
         self.settled: dict[str, list[tuple[int, int]]] = {name: [] for name in KINDS}
         self.on_step: list[Callable[[int], None]] = []
@@ -68,7 +75,7 @@ class StepTimer:
             for tell in self.on_step:
                 tell(len(marks))
             if self._enough(kind):
-                raise EndedError
+                self.end()
 
     def best(self) -> str:
         """The kind that marks the steps, as far as known."""

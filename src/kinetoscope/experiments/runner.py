@@ -117,16 +117,17 @@ class Runner:
         for _, process in self._waiting[first:]:
             process.wait_until_ready(max(self.left_s, 0.0) + GRACE_S)
 
-    def run(self, chosen: Chosen = (), *, save_trace: Path | None = None) -> Outcome:
-        """Run the program once with these remedies; with a path, record it and keep the trace."""
+    def run(self, chosen: Chosen = (), *, save_traces: Path | None = None) -> Outcome:
+        """Run the program once with these remedies; with a folder, record it, a trace a rank."""
         self.runs += 1
         start = time.monotonic()
-        process = self._take(chosen) if save_trace is None else None
-        process = process or self._start(chosen, trace=save_trace is not None)
+        process = self._take(chosen) if save_traces is None else None
+        process = process or self._start(chosen, trace=save_traces is not None)
         try:
             code, report = process.finish(self.mark, max(self.left_s, 0.0) + GRACE_S)
-            if save_trace is not None and process.trace.exists():
-                shutil.copyfile(process.trace, save_trace)
+            if save_traces is not None:
+                for trace in process.traces:
+                    shutil.copy(trace, save_traces)
             problem = _problem(code, report, process)
         finally:
             process.close()
@@ -187,9 +188,11 @@ def _problem(code: int | None, report: dict[str, Any] | None, process: Process) 
     if code is None:
         return "it did not end in time"
     if report is not None and report["error"]:
-        return str(report["error"])
+        # Where a rank fails, the others fail as they miss it: the first one says why.
+        return process.first_failure() or str(report["error"])
     if report is None or code != 0:
-        return " / ".join(process.last_lines(LAST_LINES)) or f"it exited with {code}"
+        last = " / ".join(process.last_lines(LAST_LINES))
+        return process.first_failure() or last or f"it exited with {code}"
     if len(report["steps"]) < 3:
         return f"only {len(report['steps'])} steady steps were seen ({report['marks']})"
     return ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -92,14 +93,26 @@ def _diagnosed(runner: Runner, keep: Path | None, tell: Tell) -> Diagnosis | Non
 
     tell("recording the program for a diagnosis")
     with tempfile.TemporaryDirectory(prefix="kinetoscope-") as folder:
-        trace = keep or Path(folder) / "trace.json.gz"
-        runner.run(save_trace=trace)
-        if not trace.exists():
+        runner.run(save_traces=Path(folder))
+        traces = sorted(Path(folder).iterdir())
+        if not traces:
             return None
+        if keep is not None:
+            _keep(traces, keep)
         try:
-            return diagnose([trace])
+            return diagnose(traces)
         except InputError:
             return None
+
+
+def _keep(traces: Sequence[Path], keep: Path) -> None:
+    """Copy the recordings; of several ranks, `trace.rank0.json.gz` and so on."""
+    for trace in traces:
+        name = keep.name
+        if len(traces) > 1:
+            stem = name.removesuffix(".gz").removesuffix(".json")
+            name = f"{stem}.{trace.name.removeprefix('trace.')}"
+        shutil.copyfile(trace, keep.with_name(name))
 
 
 # ---- one at a time -----------------------------------------------------------------------
