@@ -158,3 +158,85 @@ def test_a_written_out_loss_gains_what_the_librarys_does_not_do() -> None:
     assert gain.mid == pytest.approx(10 / 8, rel=0.02)
     assert gain.low == pytest.approx(10 / 9, rel=0.02)
     assert gain.high == pytest.approx(10 / (5 + 5 * 0.25), rel=0.02)
+
+
+def _regrown(
+    *,
+    sizes: list[int],
+    texts: int = 1,
+    product: str = "aten::addmm",
+    feed: str = "cat",
+    cached_part: int = 0,
+    width: int = 512,
+) -> TraceBuilder:
+    """Rounds of a product of `texts * size` rows in 1 ms, and what makes the next round longer."""
+    t = TraceBuilder()
+    t.step(0, 40_000)
+    device = 50.0
+    for index, size in enumerate(sizes):
+        at = 100.0 * index
+        dims = [[texts * size, width], [width, width]]
+        t.op(product, at + 10, 10, dims=[[width], *dims] if product == "aten::addmm" else dims)
+        t.kernel("sm90_gemm", device, 1_000, launch_at=at + 12)
+        device += 1_000
+        if cached_part:  # products of new positions only
+            t.op("aten::mm", at + 30, 10, dims=[[texts, width], [width, 4 * width]])
+            t.kernel("sm90_gemm", device, cached_part, launch_at=at + 32)
+            device += cached_part
+        if feed == "cat":
+            t.op("aten::cat", at + 50, 10, dims=[[[texts, size, 3], [texts, 1, 3]], []])
+            t.kernel("CatArrayBatchedCopy", device, 5, launch_at=at + 52)
+        elif feed:
+            t.op(f"aten::{feed}", at + 50, 10, dims=[[texts, 32_000], []])
+            t.kernel("reduce_kernel", device, 5, launch_at=at + 52)
+        device += 5
+    t.sync(1_000, device - 1_000)
+    t.step(40_000, 10)
+    return t
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        _regrown(sizes=[100, 101, 102, 103, 104, 105], texts=8),  # forecasts joined as floats
+        _regrown(sizes=[64, 65, 66, 67, 68], feed="multinomial", product="aten::mm"),
+        # An encoder that hears another four frames each time.
+        _regrown(sizes=[400, 404, 408, 412, 416, 420], feed="argmax", texts=2),
+        # Two questions, one after the other.
+        _regrown(sizes=[32, 33, 34, 35, 36, 90, 91, 92, 93, 94]),
+    ],
+    ids=["forecast", "sampled", "frames", "twice"],
+)
+def test_a_prefix_that_is_computed_again_is_seen(program: TraceBuilder) -> None:
+    outcome = run("IN622", program, step_us=40_000)
+    assert outcome.status == "fired"
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        _regrown(sizes=[1, 1, 1, 1, 1, 1], texts=8),  # with a cache
+        _regrown(sizes=[100, 117, 125, 160, 161, 200]),  # batches sorted by length
+        _regrown(sizes=[100, 101, 102, 103, 104, 105], feed=""),  # nothing feeds back
+        # Keys and values are expanded from a cache; what is new has most of the work.
+        _regrown(sizes=[100, 101, 102, 103, 104, 105], texts=8, cached_part=2_000),
+        _regrown(sizes=[10, 20, 30, 40, 50, 60]),  # a search for the largest batch
+    ],
+    ids=["cached", "sorted", "independent", "latent", "search"],
+)
+def test_other_growth_is_no_prefix(program: TraceBuilder) -> None:
+    assert run("IN622", program, step_us=40_000).status == "silent"
+
+
+def test_a_cache_leaves_the_first_round_and_reads_weights_in_the_others() -> None:
+    hit = hit_of_example("IN622", step_us=10_000)
+    values = {e.name: e.value for e in hit.evidence}
+    assert values["rounds"] == 6
+    # Five later rounds: products of 1.5 ms, joins of 5 us. One position of 512 to 517 is new.
+    assert values["time_in_later_rounds"] == pytest.approx(5 * 1_505_000, rel=0.01)
+    assert values["known_part"] == pytest.approx(1 - 1 / 515, abs=1e-3)
+    # 4 MiB of weights at 40 % of an H100's 3.35 TB/s take 3.1 us, a join 2.5 us; what chooses the
+    # token stays.
+    after = 1_500 + 6 * 10 + 5 + 5 * (3.1 + 2.5)
+    before = 6 * 1_515
+    assert hit.gain.mid == pytest.approx(10_000 / (10_000 - before + after), rel=0.02)
