@@ -96,7 +96,7 @@ def f_in_talks_cat_cache(fixed):
     "recipes written with the whole text read again for every word",
     "compute",
     also=("framework",),
-    codes=("cause: generation without a KV cache",),
+    codes=("IN622",),
     functions=("write_recipes",),
     marks=False,
     active=2,
