@@ -218,11 +218,10 @@ def severity_of(
     return SEVERITIES[rank]
 
 
-MODEL_ERROR = 0.25
-"""However certain the recorded times are, what a program takes after a fix is known to a quarter
-only: the half width, as a logarithm, that holds three of four gains of programs that nobody had
-looked at (docs/accuracy.md, first score of set F). It is not larger than the share of the step that
-goes away."""
+MODEL_ERROR = 0.2
+"""However certain the recorded times are, what a program takes after a fix is known to about 20 %:
+the half width, as a logarithm, that holds three of four gains of programs that the device limits.
+It is not larger than the share of the step that goes away."""
 
 
 def as_known(gain: Gain) -> Gain:
