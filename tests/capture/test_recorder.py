@@ -141,13 +141,29 @@ def test_a_full_window_that_lost_the_device_is_left_out(
     monkeypatch.setattr(Recorder, "_walk", lambda *_: None)
     said: list[str] = []
     recorder = Recorder(tmp_path, CaptureOptions(), said.append)
-    for window in (_Window("light", light), _Window("full", full)):
+    windows = [_Window("light", light), _Window("full", full)]
+    for window in windows:
         recorder.keep(window, {"name": window.name}, 0.0)  # type: ignore[arg-type]
     assert set(recorder.packers) == kept
     assert recorder.blind is blind
+    assert all(window.told == ["release"] for window in windows)
     assert recorder.missing("full") is blind  # it is tried again, once
     assert not recorder.missing("full")
-    assert any("left out" in text for text in said) is blind
+    assert not any("left out" in text for text in said)
+    if blind:
+        recorder.keep(_Window("full", full), {"name": "full"}, 0.0)  # type: ignore[arg-type]
+        assert [text for text in said if "left out" in text]
+
+
+def test_a_full_window_without_a_light_one_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(device, "in_use", lambda: True)
+    monkeypatch.setattr(device, "missing_cupti", lambda: False)
+    monkeypatch.setattr(Recorder, "_walk", lambda *_: None)
+    recorder = Recorder(tmp_path, CaptureOptions(), lambda _: None)
+    recorder.keep(_Window("full", _NONE), {"name": "full"}, 0.0)  # type: ignore[arg-type]
+    assert set(recorder.packers) == {"full"}
 
 
 @pytest.mark.parametrize(

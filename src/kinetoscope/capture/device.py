@@ -20,6 +20,7 @@ _OTHER_PROFILER = {
 _DETACH = "TEARDOWN_CUPTI"
 """Kineto reads this variable whenever a profile ends."""
 _DETACHES = "12.6"
+"""From this CUDA on CUPTI can be detached while there are CUDA graphs."""
 
 _DRIVER = Path("/proc/driver/nvidia/params")
 _SOURCE = "NVreg_RestrictProfilingToAdminUsers"

@@ -53,7 +53,7 @@ class Recorder:
         self._again: set[str] = set()
         self._phase: Phase | None = None
         self.blind = False  # was the last window left out because it lacks device events?
-        self._blind_light = False
+        self._light_sees = False
 
     # ---- driven by the session -----------------------------------------------------------
 
@@ -206,13 +206,15 @@ class Recorder:
         plain = self.folder / f"{self.options.name}.{window.name}.json"
         window.export(plain)
         missing = "" if window.errors else devices.why_no_device_events(plain)
-        self.blind = bool(missing) and window.name == "full" and not self._blind_light
+        self.blind = bool(missing) and self._light_sees
         if self.blind:
             plain.unlink()
-            self.problem(_BLIND)
+            window.release()
+            if window.name in self._again or self.together:
+                self.problem(_BLIND)
             return
+        self._light_sees = window.name == "light" and not missing and not window.errors
         if missing:
-            self._blind_light = True
             self.problem(missing)
         self.packers[window.name] = Packer(plain, self.problem)
         if window.name == "full":

@@ -208,7 +208,8 @@ def _loop(analysis: Analysis, one: Regrowth) -> tuple[Location, ...]:
     calls = ("model", "generate", "forward")
     inner = analysis.locations(rows, np.array([1]), top=1)
     outer = analysis.locations(rows, np.array([2]), inside=np.array([frame]), calls=calls, top=1)
-    return outer + tuple(place for place in inner if place.function != outer[0].function)
+    named = {place.function for place in outer}
+    return outer + tuple(place for place in inner if place.function not in named)
 
 
 def _writing(t: TraceBuilder, *, cached: bool) -> None:

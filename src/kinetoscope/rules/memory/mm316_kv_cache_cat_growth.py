@@ -38,7 +38,7 @@ from kinetoscope.rules.memory._moved import moved_by_cat
 from kinetoscope.trace.kinds import Kind
 from kinetoscope.trace.op_names import short_name
 from kinetoscope.trace.trace import IntArray, Trace
-from kinetoscope.units import count, duration, percent
+from kinetoscope.units import duration, how_often, percent
 
 if TYPE_CHECKING:
     from kinetoscope.testing import TraceBuilder
@@ -71,7 +71,7 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
     unread = each >= options.min_calls and _unread(analysis, rows)
     yield Hit(
         message=(
-            f"`cat` makes tensors longer {count(round(each, 1))} times a step and copies all of "
+            f"`cat` makes tensors longer {how_often(each)} a step and copies all of "
             f"them to add {percent(added)}: {duration(took)} a step ({percent(min(share, 1.0))})."
             + (" Nothing reads them in between." if unread else "")
         ),
