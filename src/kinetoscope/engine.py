@@ -152,7 +152,8 @@ def examine_job(
     verdict = decide(lead, lines, findings)
     step_time = lead.step_time
     spread = variation(lead)
-    notes = (*capture_notes(lead.trace), *notes_for(lead, job), *variation_notes(spread))
+    captured = capture_info(lead)
+    notes = (*capture_notes(captured), *notes_for(lead, job), *variation_notes(spread))
     diagnosis = Diagnosis(
         schema_version=SCHEMA_VERSION,
         kinetoscope=kinetoscope.__version__,
@@ -174,7 +175,7 @@ def examine_job(
         findings=led_by_verdict(verdict, findings),
         rules=tuple(outcome.record() for outcome in outcomes),
         notes=notes,
-        capture=capture_info(lead.trace),
+        capture=captured,
         profile=profile(analyses, lead, world_size=job.world_size),
         together=together,
         utilisation=utilisation(lead),

@@ -49,9 +49,9 @@ def options_for(
     )
 
 
-def capture_info(trace: Trace) -> CaptureInfo | None:
+def capture_info(analysis: Analysis) -> CaptureInfo | None:
     """The part of the result that says how the recording was made; None for other recordings."""
-    captured = trace.sidecar
+    captured = analysis.trace.sidecar
     if captured is None:
         return None
     base = captured.baseline
@@ -62,25 +62,30 @@ def capture_info(trace: Trace) -> CaptureInfo | None:
         baseline_steps=base.steps if base else 0,
         baseline_ns=NsRange(base.low_ns, base.step_ns, base.high_ns) if base else None,
         baseline_cpu_ns=base.process_cpu_ns if base else 0,
-        windows=_windows(captured),
+        windows=_windows(captured, analysis.step_ns),
         facts=captured.facts,
         problems=tuple(captured.problems),
     )
 
 
-def _windows(captured: Sidecar) -> tuple[WindowInfo, ...]:
+def _windows(captured: Sidecar, step_ns: int) -> tuple[WindowInfo, ...]:
+    """What the windows cost. The last one is the recording itself, with steps of `step_ns`.
+
+    The host's clock is asked only where no recording is left: it may issue a short window's steps
+    long before the device has done them.
+    """
     base = captured.baseline
     rows = []
-    for window in captured.windows:
-        step = window.step_ns or window.host_step_ns
+    for index, window in enumerate(captured.windows, start=1):
+        own = step_ns if index == len(captured.windows) else window.step_ns
+        step = own or window.host_step_ns
         overhead = round(step / base.step_ns - 1.0, 4) if base and base.step_ns > 0 else None
         rows.append(WindowInfo(window.name, window.steps, step, overhead))
     return tuple(rows)
 
 
-def capture_notes(trace: Trace) -> tuple[str, ...]:
+def capture_notes(info: CaptureInfo | None) -> tuple[str, ...]:
     """How the step time was measured, what each window cost, and what went wrong."""
-    info = capture_info(trace)
     if info is None:
         return ()
     notes = list(info.problems)
