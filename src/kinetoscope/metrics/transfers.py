@@ -13,9 +13,9 @@ from enum import IntEnum
 import numpy as np
 import numpy.typing as npt
 
+from kinetoscope.metrics.created import creation
 from kinetoscope.metrics.intervals import Intervals, union
 from kinetoscope.metrics.ownership import (
-    FACTORIES,
     LARGE_COPY_BYTES,
     LONG_WORK_NS,
     SMALL_INPUT_BYTES,
@@ -27,16 +27,12 @@ from kinetoscope.metrics.ownership import (
 from kinetoscope.trace.calltree import nearest
 from kinetoscope.trace.kinds import CopyKind, Kind
 from kinetoscope.trace.links import lookup, rows_of
-from kinetoscope.trace.op_names import short_name
 from kinetoscope.trace.trace import IntArray, Trace
 
 PAGEABLE = (CopyKind.H2D_PAGEABLE, CopyKind.D2H_PAGEABLE)
 _STARTS_WORK = (Kind.LAUNCH, Kind.GRAPH_LAUNCH, Kind.COPY_CALL, Kind.SYNC_CALL)
 _CREATED_BYTES = 4 * 1024
 """Smaller tensors are scalars and index lists, whatever made them."""
-_CREATED_SHARE = 0.5
-#: Operators that bring in data from outside, or pick from it: what follows is not a constant.
-_FOREIGN = frozenset("lift_fresh index index_select gather select stack embedding".split())
 
 
 class Purpose(IntEnum):
@@ -111,7 +107,8 @@ def transfers(trace: Trace) -> Transfers:
     purpose = np.where(nbytes >= LARGE_COPY_BYTES, Purpose.DATA, Purpose.SMALL).astype(np.int64)
     back = [second for _, second in round_trips(trace)]
     for i in np.flatnonzero(np.isin(kind, TO_DEVICE) & (nbytes >= _CREATED_BYTES) & (call >= 0)):
-        factory = _creation(trace, int(call[i]), int(start[i]), int(end[i]))
+        thread = int(trace.column("thread")[call[i]])
+        factory = creation(trace, thread, int(start[i]), int(end[i]))
         if factory is not None:
             purpose[i], start[i] = Purpose.CREATED, factory
     purpose[np.isin(rows, back)] = Purpose.ROUND_TRIP
@@ -185,37 +182,3 @@ def _work(trace: Trace, call: IntArray, op: IntArray) -> tuple[IntArray, IntArra
         before = calls[np.maximum(at, 0)]
         start[mine] = np.where(at >= 0, ts[before] + dur[before], min(first, int(end[mine].min())))
     return np.minimum(start, end), end
-
-
-def _creation(trace: Trace, call: int, low: int, high: int) -> int | None:
-    """Where the factory began that made the copied tensor; None for data from outside.
-
-    Everything that the thread's operators did between the factory and the copy must be derived
-    from it, and they must be what the time went into.
-    """
-    names, starts, lengths = _ops_between(trace, int(trace.column("thread")[call]), low, high)
-    made = [i for i, name in enumerate(names) if name in FACTORIES]
-    if not made or any(name in _FOREIGN for name in names[made[0] :]):
-        return None
-    begin = int(starts[made[0]])
-    worked = int(lengths[made[0] :].sum())
-    return begin if worked >= _CREATED_SHARE * max(high - begin, 1) else None
-
-
-def _ops_between(
-    trace: Trace, thread: int, low: int, high: int
-) -> tuple[list[str], IntArray, IntArray]:
-    """Outermost operators that a thread ran entirely within [low, high): name, start, length."""
-    tree = trace.tree
-    begin = int(np.searchsorted(tree.thread, thread, side="left"))
-    stop = int(np.searchsorted(tree.thread, thread, side="right"))
-    first = begin + int(np.searchsorted(tree.start[begin:stop], low, side="left"))
-    last = begin + int(np.searchsorted(tree.start[begin:stop], high, side="left"))
-    nodes = np.arange(first, last)
-    nodes = nodes[(tree.kind[nodes] == Kind.CPU_OP) & (tree.end[nodes] <= high)]
-    if nodes.size:
-        reach = np.maximum.accumulate(tree.end[nodes])
-        nodes = nodes[np.append(True, tree.start[nodes][1:] >= reach[:-1])]
-    ids = trace.column("name_id")[tree.rows[nodes]]
-    names = [short_name(trace.names[i]) for i in ids]
-    return names, tree.start[nodes], tree.end[nodes] - tree.start[nodes]

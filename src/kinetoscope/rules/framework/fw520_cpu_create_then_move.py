@@ -16,7 +16,8 @@ Pass the device to the factory: `torch.randn(n, device=device)`. For tensors tha
 Random numbers differ between CPU and device generators; keep the CPU's where a run must be
 reproduced bit by bit. A recording without steps is left alone: it may hold the program's start,
 which moves the whole model. Tensors built from data (`torch.tensor(list)`, `from_numpy`) are
-input, not creations, and are left to the rules about input.
+input, not creations, and are left to the rules about input. So is data that a tensor made on the
+host is applied to (weights, windows), where recorded shapes tell it.
 """
 
 from __future__ import annotations
@@ -127,6 +128,18 @@ def _data_of_the_same_size(t: TraceBuilder) -> None:
         t.kernel("gemm", at + 2_950, 2_000, launch_at=at + 2_940)
 
 
+def _weights_for_data(t: TraceBuilder) -> None:
+    for step in range(4):
+        at = step * 5_000
+        t.step(at, 5_000)
+        t.op("aten::linspace", at + 10, 20)
+        t.op("aten::sigmoid", at + 40, 20, dims=[[16_384]])
+        t.op("aten::mul", at + 70, 1_900, dims=[[64, 16_384], [16_384]])
+        t.op("aten::to", at + 2_020, 900)
+        t.copy("HtoD Pageable", 4 << 20, at + 2_060, 800, launch_at=at + 2_040, launch_dur=850)
+        t.kernel("gemm", at + 2_950, 2_000, launch_at=at + 2_940)
+
+
 RULE = Rule(
     code="FW520",
     name="cpu-create-then-move",
@@ -140,5 +153,6 @@ RULE = Rule(
     examples=(
         Example("random numbers made on the CPU for each step", _creates_on_the_host, True),
         Example("samples picked from a data set", _data_of_the_same_size, False),
+        Example("samples weighted by numbers made for each step", _weights_for_data, False),
     ),
 )
