@@ -77,7 +77,7 @@ class Distiller:
 @case(
     "a distillation whose student is in mixed precision while the teacher is left out of it",
     "compute",
-    codes=("?",),
+    codes=("CP201",),
     functions=("soft_targets", "train_step"),
     plant_in="Distiller.soft_targets",
 )
@@ -106,7 +106,7 @@ def up_block(wide_in, wide_out):
     "two players of a GAN, where the critic's loss is differentiated through the painter as well",
     "compute",
     also=("memory",),
-    codes=("?",),
+    codes=("cause: wasted work, backward pass through the other player",),
     functions=("update_critic", "update"),
 )
 def g_glyphs_fake_not_detached(fixed):
@@ -168,7 +168,7 @@ class Stage(nn.Module):
     "organs segmented in volumes by depthwise convolutions that were meant to be cheap",
     "compute",
     also=("memory",),
-    codes=("?",),
+    codes=("CP205", "CP204"),
     functions=("forward", "segment"),
 )
 def g_organs_depthwise(fixed):
@@ -215,7 +215,7 @@ class Siamese(nn.Module):
     "a tracker whose search window has a new size in each frame, with cuDNN told to try all ways",
     "compute",
     also=("framework", "memory"),
-    codes=("?",),
+    codes=("FW532",),
     functions=("locate", "forward"),
     active=3,
 )
@@ -258,7 +258,7 @@ class Velocity(nn.Module):
 @case(
     "a flow between cell states with the time appended to every hidden layer as one more column",
     "compute",
-    codes=("?",),
+    codes=("CP202",),
     functions=("forward", "match_flow"),
 )
 def g_cells_time_appended(fixed):
@@ -319,7 +319,7 @@ class PairStack(nn.Module):
     "pairs of residues folded with each block's forward pass done twice to spare memory",
     "compute",
     also=("memory",),
-    codes=("?",),
+    codes=("CP217",),
     functions=("through", "forward", "fold"),
     plant_in="PairStack.through",
 )

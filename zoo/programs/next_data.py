@@ -44,7 +44,7 @@ class Ultrasound(Dataset):
 @case(
     "hearts measured in frames that are filtered again each time they are drawn",
     "data_loading",
-    codes=("?",),
+    codes=("DL101", "DL108"),
     functions=("__getitem__", "measure"),
     plant_in="Ultrasound.__getitem__",
 )
@@ -114,7 +114,7 @@ class Padder:
 @case(
     "intents of requests, with batches padded one token at a time in the collate function",
     "data_loading",
-    codes=("?",),
+    codes=("DL101", "DL102", "DL108"),
     functions=("pad", "__call__", "learn_intents"),
     plant_in="Padder.pad",
 )
@@ -175,7 +175,7 @@ def epochs(loader):
 @case(
     "a load forecast with epochs of three batches, each of which starts its own workers",
     "data_loading",
-    codes=("?",),
+    codes=("DL103",),
     functions=("epochs", "forecast"),
 )
 def g_loads_short_epochs(fixed):
@@ -245,7 +245,7 @@ class ColumnTransformer(nn.Module):
     "insurance claims whose 480 columns are sent to the device one after another",
     "data_loading",
     also=("framework", "memory"),
-    codes=("?",),
+    codes=("DL113", "FW506", "DL105"),
     functions=("upload", "learn_claims"),
     plant_in="upload",
 )
@@ -309,7 +309,7 @@ class DeviceReplay(Replay):
     "a game learned from a replay buffer whose batches are stacked in the training loop",
     "data_loading",
     also=("framework", "memory"),
-    codes=("?",),
+    codes=("DL104", "FW520"),
     functions=("sample", "learn_game"),
     plant_in="Replay.sample",
 )

@@ -39,7 +39,7 @@ class Tracks(nn.Module):
 @case(
     "a compiled tracker that counts its frames in a Python number",
     "framework",
-    codes=("?",),
+    codes=("FW511", "FW512"),
     functions=("follow",),
     plant_in="Tracks.forward",
     active=3,
@@ -91,7 +91,7 @@ def keep_best_at_once(boxes, scores, limit=0.5):
 @case(
     "ships found in satellite images, with doubles removed box by box",
     "framework",
-    codes=("?",),
+    codes=("FW504", "FW503", "FW516"),
     functions=("keep_best", "find_ships"),
     plant_in="keep_best",
 )
@@ -153,7 +153,7 @@ def slope_penalty(critic, real, fake):
 @case(
     "a critic of heart beats with a gradient penalty and the NaN search of autograd left on",
     "framework",
-    codes=("?",),
+    codes=("FW521",),
     functions=("train_critic", "slope_penalty", "forward"),
 )
 def g_beats_anomaly_mode(fixed):
@@ -220,7 +220,7 @@ def step_in_backward(adapters):
 @case(
     "a language model tuned by adapters, each of which has an optimizer of its own",
     "framework",
-    codes=("?",),
+    codes=("FW507", "CP227"),
     functions=("update", "tune_adapters"),
     plant_in="step_in_backward",
 )
@@ -282,7 +282,7 @@ class Wave(nn.Module):
 @case(
     "a diffusion model of motion whose averaged copy is updated tensor by tensor",
     "framework",
-    codes=("?",),
+    codes=("FW502", "FW501", "FW507"),
     functions=("follow", "denoise_step"),
     plant_in="Shadow.follow",
 )
@@ -348,7 +348,7 @@ class Cleaner(nn.Module):
 @case(
     "noisy calls cleaned by a net whose layers each build the padding mask row by row",
     "framework",
-    codes=("?",),
+    codes=("FW503", "FW520", "FW516", "FW506", "FW501"),
     functions=("valid_frames", "forward", "clean_calls"),
     plant_in="valid_frames",
 )

@@ -62,7 +62,7 @@ def choose_on_device(logits, _, share=0.9):
     "stories told by a model whose next words are drawn in NumPy",
     "framework",
     also=("data_loading",),
-    codes=("?",),
+    codes=("IN614", "IN612", "IN619", "FW503"),
     functions=("choose_words", "tell"),
     plant_in="choose_words",
     marks=False,
@@ -90,7 +90,7 @@ def g_in_story_drawn_on_host(fixed):
     "a helper that answers word by word with weights in single precision under autocast",
     "memory",
     also=("framework",),
-    codes=("?",),
+    codes=("FW525", "IN620", "CP221"),
     functions=("answer", "forward"),
     marks=False,
 )
@@ -138,7 +138,7 @@ class Shaper(nn.Module):
 @case(
     "small molecules drawn in many short steps that are launched kernel by kernel",
     "framework",
-    codes=("?",),
+    codes=("FW501", "IN602"),
     functions=("denoise", "draw", "forward"),
     marks=False,
 )
@@ -199,7 +199,7 @@ class Looker(nn.Module):
     "captions whose decoder projects the whole image again for every word",
     "compute",
     also=("memory",),
-    codes=("?",),
+    codes=("IN622",),
     functions=("project", "forward", "caption"),
     plant_in="Looker.forward",
     marks=False,

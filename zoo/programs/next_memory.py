@@ -37,7 +37,7 @@ class MelLoss(nn.Module):
     "the spectral loss of a voice with a window that came from NumPy in double precision",
     "memory",
     also=("compute",),
-    codes=("?",),
+    codes=("CP211",),
     functions=("mel", "forward", "fit_voice"),
 )
 def g_voice_double_window(fixed):
@@ -84,7 +84,7 @@ class SessionRanker(nn.Module):
     "goods of a shop looked up by multiplying one-hot rows with the table",
     "memory",
     also=("compute",),
-    codes=("?",),
+    codes=("cause: one-hot product in place of a lookup",),
     functions=("by_product", "forward", "rank_step"),
     plant_in="by_product",
 )
@@ -124,7 +124,7 @@ def log_density(y, logits, mean, width):
 @case(
     "where taxis go, as a mixture density whose likelihood is written operation by operation",
     "memory",
-    codes=("?",),
+    codes=("CP212",),
     functions=("log_density", "fit_trips"),
 )
 def g_taxis_mixture_by_hand(fixed):
@@ -180,7 +180,7 @@ class GraphAttention(nn.Module):
     "links between web pages, with rows taken by square brackets and a few pages linked very often",
     "memory",
     also=("compute",),
-    codes=("?",),
+    codes=("CP216",),
     functions=("pick_rows", "forward", "learn_links"),
     plant_in="pick_rows",
 )
@@ -234,7 +234,7 @@ class VoiceLoss(nn.Module):
 @case(
     "speakers told apart with the table of all pairs masked once for every rule",
     "memory",
-    codes=("?",),
+    codes=("CP212", "MM309", "MM318"),
     functions=("forget", "forward", "verify"),
     plant_in="VoiceLoss.forget",
 )
