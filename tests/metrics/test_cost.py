@@ -187,6 +187,7 @@ def test_tf32_is_read_off_the_kernels_of_the_operator() -> None:
             Dtype.FP64,
             Math.FP64_MATRIX,
         ),
+        ("sm90_xmma_gemm_f64f64_f64f64_f64_nt_n", Dtype.FP64, Math.FP64_MATRIX),
         ("volta_dgemm_64x64_nn", Dtype.FP64, Math.FP64),
     ],
 )

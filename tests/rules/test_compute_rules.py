@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -208,6 +209,63 @@ def test_float64_tensors_count_and_python_scalars_do_not() -> None:
     (hit,) = _hits("CP211", _pointwise(["double", "double"], [tensor, tensor]))
     assert hit.gain.mid == pytest.approx(1_000 / (1_000 - 400), rel=0.01)
     assert not _hits("CP211", _pointwise(["float", "double"], [tensor, scalar]))
+
+
+def _double_product(**header: Any) -> TraceBuilder:
+    """2 x 4096^3 = 137.4 GFLOP at 55 TFLOP/s, in steps of 2.6 ms that wait for it."""
+    t, shape = TraceBuilder().header(**header), [4096, 4096]
+    for step in range(4):
+        at = step * 2_600
+        t.step(at, 2_600)
+        t.op("aten::mm", at + 10, 12, dims=[shape, shape], types=["double", "double"])
+        t.kernel("sm90_xmma_gemm_f64f64_f64f64_f64_nn_n", at + 30, 2_500, launch_at=at + 14)
+        t.sync(at + 40, 2_495)
+    return t
+
+
+def _settings(precision: str) -> dict[str, Any]:
+    return {"version": 1, "facts": {"settings": {"float32_matmul_precision": precision}}}
+
+
+def test_a_float64_product_gains_by_where_float32_ones_run() -> None:
+    """In float32: 67 TFLOP/s on the vector units, 494.7 as TF32; nothing is longer than before."""
+    (hit,) = _hits("CP211", _double_product())
+    # 137.4 GFLOP: half of 67 TFLOP/s is slower than float64's matrix units; the mean of 0.65 x 67
+    # and 0.6 x 494.7 is 113.7 TFLOP/s and takes 1209 us; 0.7 x 494.7 takes 397 us. 100 us stay.
+    assert hit.gain.low == pytest.approx(1.0, abs=0.01)
+    assert hit.gain.mid == pytest.approx(2_600 / (100 + 1_209), rel=0.02)
+    assert hit.gain.high == pytest.approx(2_600 / (100 + 397), rel=0.02)
+    (hit,) = _hits("CP211", _double_product(kinetoscope=_settings("high")))
+    # 0.35 x 494.7: 794 us; 0.6 x 494.7: 463 us.
+    assert hit.gain.low == pytest.approx(2_600 / (100 + 794), rel=0.02)
+    assert hit.gain.mid == pytest.approx(2_600 / (100 + 463), rel=0.02)
+    # 0.65 x 67 TFLOP/s take longer than the 2.5 ms in float64: worth no word.
+    assert not _hits("CP211", _double_product(kinetoscope=_settings("highest")))
+
+
+def test_other_products_of_the_recording_tell_whether_tf32_is_allowed() -> None:
+    shape, single = [4096, 4096], "sm80_xmma_gemm_f32f32_f32f32_f32_nn_n"
+    for kernel, fires in ((single, False), ("sm90_xmma_gemm_f32f32_tf32f32_f32_nn_n", True)):
+        t = _double_product()
+        for step in range(4):
+            at = step * 2_600
+            t.op("aten::mm", at + 24, 12, dims=[shape, shape], types=["float", "float"])
+            t.kernel(kernel, at + 2_540, 40, launch_at=at + 26)
+        assert bool(_hits("CP211", t)) is fires
+
+
+def test_an_optimizer_on_lists_of_float64_tensors_counts_by_its_kernels() -> None:
+    t = TraceBuilder()
+    functor = "multi_tensor_apply_kernel<TensorListMetadata<4>, FusedAdamMathFunctor<{}, 4>>"
+    for step in range(4):
+        at = step * 1_000
+        t.step(at, 1_000)
+        t.op("aten::_fused_adamw_", at + 10, 12, dims=[[[1 << 24]]], types=["TensorList"])
+        t.kernel(functor.format("double"), at + 30, 800, launch_at=at + 14)
+        t.sync(at + 40, 795)
+    (hit,) = _hits("CP211", t)
+    assert _value(hit, "first_operator") == "_fused_adamw_"
+    assert hit.gain.mid == pytest.approx(1_000 / (1_000 - 400), rel=0.01)
 
 
 def _chain(*names: str, numel: int = 1 << 24, steps: int = 2) -> TraceBuilder:

@@ -167,7 +167,10 @@ _MATRIX_UNITS: tuple[tuple[Unit, re.Pattern[str]], ...] = (
     ),
     (
         Unit.FP64_MATRIX,
-        re.compile(r"tensorop_d|d884|d16\d+gemm|dmma|nvjet|_MI\d+x\d+|xdl|tensor8x8x4"),
+        # xmma: 57 TFLOP/s on an H200, whose vector units reach 33.5.
+        re.compile(
+            r"tensorop_d|d884|d16\d+gemm|dmma|xmma_gemm_f64f64|nvjet|_MI\d+x\d+|xdl|tensor8x8x4"
+        ),
     ),
     (Unit.FP32_MATRIX, re.compile(r"^(Custom_)?Cijk_|_MI\d+x\d+|xdl|gtcx|mfma")),
 )

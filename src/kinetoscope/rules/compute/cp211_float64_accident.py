@@ -11,11 +11,13 @@ Twice the bytes move, and the arithmetic runs at half the float32 rate on data-c
 
 ## How to fix it
 Convert where the data enters: `torch.from_numpy(a.astype(np.float32))`, `tensor.float()`,
-`dtype=torch.float32` in factories. Look for the first float64 operator: it is named here.
+`dtype=torch.float32` in factories. Look for the first float64 operator: it is named here. Matrix
+products gain most where TF32 is allowed as well: `torch.set_float32_matmul_precision("high")`.
 
 ## Limits
-Scientific code may want float64. Python scalars and tensors of one element do not count: they do
-not change the type of the result.
+Scientific code may want float64. Where the recording does not tell whether TF32 is allowed, the
+gain of matrix products ranges from that of the vector units to that of TF32. Python scalars and
+tensors of one element do not count: they do not change the type of the result.
 """
 
 from __future__ import annotations
@@ -27,20 +29,19 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kinetoscope.analysis import Analysis
-from kinetoscope.metrics.cost import kernel_costs
 from kinetoscope.metrics.cost_args import Args
 from kinetoscope.metrics.device_ops import DeviceOps, args_of, dense
-from kinetoscope.metrics.hardware import Peaks
 from kinetoscope.metrics.intervals import clip, measure
-from kinetoscope.metrics.precision import Dtype, Math
+from kinetoscope.metrics.precision import Dtype, list_element
 from kinetoscope.replay import Change
 from kinetoscope.result import Evidence, Fix
 from kinetoscope.rules.api import Example, Hit, Options, Rule
+from kinetoscope.rules.compute._float32 import Rates, float32_ns
 from kinetoscope.rules.compute._kernels import (
     busy_share,
     device_work,
     extent_of,
-    peaks,
+    named_so,
     per_step_ns,
     places,
 )
@@ -62,6 +63,11 @@ class Thresholds(Options, frozen=True):
     """Share of the busy time (without a device: of the step) in float64 operators."""
     left: tuple[float, float, float] = (0.65, 0.5, 0.4)
     """Time in float32 over that in float64 where memory bounds the operator."""
+    vector: tuple[float, float, float] = (0.5, 0.65, 0.75)
+    """Share of the float32 peak that products on the vector units reach (37 to 51 of 67 TFLOP/s on
+    an H200, the largest most)."""
+    tf32: tuple[float, float, float] = (0.35, 0.6, 0.7)
+    """Share of the TF32 peak that products reach (CP201)."""
 
 
 def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
@@ -92,7 +98,9 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
         gain=analysis.gain(
             *(
                 Change(durations=(rows, new))
-                for new in _float32_ns(analysis, work, wide, options, peaks(analysis))
+                for new in float32_ns(
+                    analysis, work, wide, Rates(options.left, options.vector, options.tf32)
+                )
             )
         ),
         confidence=0.9,
@@ -108,36 +116,20 @@ _FIX = Fix(
 
 
 def _wide_events(analysis: Analysis, work: DeviceOps) -> IntArray:
-    """Positions of the events launched by operators on float64 tensors."""
-    wide = np.zeros(work.rows.size, dtype=bool)
+    """Positions of the events launched by operators on float64 tensors.
+
+    Types of lists are not recorded: there the kernel's name tells.
+    """
+    wide = named_so(analysis, work.rows, lambda name: list_element(name)[0] in _WIDE)
+    wide &= work.op >= 0
     for group in work.groups(np.flatnonzero(work.op >= 0)):
-        wide[group] = _is_wide(args_of(analysis.trace, int(work.op[group[0]])))
+        wide[group] |= _is_wide(args_of(analysis.trace, int(work.op[group[0]])))
     return np.flatnonzero(wide)
 
 
 def _is_wide(args: Args) -> bool:
     """Is there a float64 tensor of more than one element?"""
     return any(args.dtype(i) in _WIDE and prod(args.shape(i)) > 1 for i in args.tensors())
-
-
-def _float32_ns(
-    analysis: Analysis, work: DeviceOps, wide: IntArray, options: Thresholds, device: Peaks | None
-) -> tuple[IntArray, ...]:
-    """Durations in float32 at worst, likely and at best."""
-    ns = work.ns[wide].astype(np.float64)
-    compute = np.zeros(ns.size)
-    costs = analysis.get(kernel_costs)
-    if device is not None and device.flop_per_ns(Math.FP64) > 0 and costs.rows.size:
-        at = np.minimum(np.searchsorted(costs.rows, work.rows[wide]), max(costs.rows.size - 1, 0))
-        matrix = np.isin(costs.math[at], (Math.FP64, Math.FP64_MATRIX)) & (costs.m[at] > 0)
-        # Where arithmetic bounds it, the ratio of the rates counts, at the efficiency of before.
-        before = np.maximum(device.flop_per_ns(Math.FP64), device.flop_per_ns(Math.FP64_MATRIX))
-        ratio = min(device.flop_per_ns(Math.FP64) / device.flop_per_ns(Math.FP32), 0.5)
-        bound = (costs.flop[at] / before > 0.3 * ns) & (costs.rows[at] == work.rows[wide])
-        compute = np.where(bound | matrix, ratio, 0.0)
-    least = np.minimum(ns, 1_500)
-    ratios = (np.where(compute > 0, 2 * compute * part, part) for part in options.left)
-    return tuple(np.asarray(np.maximum(ns * ratio, least), dtype=np.int64) for ratio in ratios)
 
 
 def _on_host(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
