@@ -58,7 +58,7 @@ def main() -> None:
             for _ in range(most):
                 base, side = Side(()), Side(tuple(remedies_for(["zero-grad"])))
                 runner = Pretended(random, sd, heavy=heavy)
-                interleave(runner, base, [side], [1.0], lambda _: None, until_s=0.0)
+                interleave(runner, base, [side], lambda _: None, until_s=0.0)
                 found[status_of(interval(*pairs(base, side)), ())[0]] += 1
                 rounds += len(side.runs)
             words = ("accepted", "harmful", "no_gain", "undecided")

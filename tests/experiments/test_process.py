@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from kinetoscope.experiments._process import Process
+from kinetoscope.experiments._process import Process, Turn
 from kinetoscope.experiments.runner import Chosen, Runner
 
 CHILD = """
@@ -21,7 +21,7 @@ script = sys.argv[sys.argv.index("--") + 1]
 open(os.path.join(folder, "ready0"), "w").close()
 while not os.path.exists(os.path.join(folder, "go")):
     time.sleep(0.01)
-mark = open(os.path.join(folder, "go")).read()
+mark = json.load(open(os.path.join(folder, "go")))["mark"]
 exec(script)
 report = {"mark": mark, "pid": os.getpid(), "error": None, "steps": [1] * 9, "marks": {}}
 json.dump(report, open(os.path.join(folder, "report.json"), "w"))
@@ -49,7 +49,7 @@ def test_it_waits_until_it_is_let_go(start: Callable[[str], Process], tmp_path: 
     process.wait_until_ready(20)
     time.sleep(0.1)
     assert not seen.exists()
-    code, report = process.finish("module", 20)
+    code, report = process.finish(Turn("module"), 20)
     assert code == 0
     assert report is not None
     assert report["mark"] == "module"
@@ -58,7 +58,7 @@ def test_it_waits_until_it_is_let_go(start: Callable[[str], Process], tmp_path: 
 
 def test_what_fails_says_its_last_lines(start: Callable[[str], Process]) -> None:
     process = start("raise ValueError('broken')")
-    code, report = process.finish("", 20)
+    code, report = process.finish(Turn(), 20)
     assert code == 1
     assert report is None
     assert process.last_lines(1) == ["ValueError: broken"]
@@ -71,7 +71,7 @@ def test_what_takes_too_long_is_ended_with_what_it_started(
     script = f"import subprocess; subprocess.Popen(['sh', '-c', 'sleep 1.5; touch {late}'])"
     process = start(f"{script}; time.sleep(60)")
     process.wait_until_ready(20)
-    assert process.finish("", 0.5) == (None, None)
+    assert process.finish(Turn(), 0.5) == (None, None)
     time.sleep(1.5)
     assert not late.exists()
 

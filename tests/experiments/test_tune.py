@@ -57,6 +57,18 @@ with torch.no_grad():
         model(x)
 """
 
+SLEEPS_UNDER_AUTOCAST = """
+class Sleepy(nn.Linear):
+    def forward(self, x):
+        time.sleep(0.32 if torch.is_autocast_enabled("cpu") else 0.02)
+        return super().forward(x)
+model = Sleepy(16, 16)
+x = torch.randn(4, 16)
+with torch.no_grad():
+    while True:
+        model(x)
+"""
+
 
 def measured(folder: Path, text: str, *remedies: str) -> Experiment:
     script = folder / "program.py"
@@ -94,6 +106,18 @@ def test_a_remedy_that_changes_the_result_is_rejected(tmp_path: Path) -> None:
     assert trial.status == "changes_result", trial
     assert trial.reason.startswith("outputs: differs by")
     assert "Rejected, as the result changes" in found.sentence
+
+
+def test_a_hopeless_remedy_is_ended(tmp_path: Path) -> None:
+    found = measured(tmp_path, SLEEPS_UNDER_AUTOCAST, "autocast=bfloat16")
+    trial = found.trials[0]
+    assert trial.status == "harmful", trial
+    assert trial.ended_early
+    # A usual step takes 20 ms, one with the remedy 300 ms more: 16x; three steps and one run.
+    assert trial.speedup is not None
+    assert 10 < 1 / trial.speedup.mid < 20
+    assert trial.runs == 1
+    assert 0.2e9 < trial.after_ns < 0.5e9
 
 
 def test_a_program_that_fails_is_an_error(tmp_path: Path) -> None:

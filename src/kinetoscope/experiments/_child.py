@@ -24,9 +24,10 @@ from typing import Any
 
 from kinetoscope.experiments import _ranks
 from kinetoscope.experiments._hooks import TOP
+from kinetoscope.experiments._hopeless import Watch
 from kinetoscope.experiments._observe import Observer
-from kinetoscope.experiments._process import GO, POLL_S, READY, REPORT, TRACE, alive
-from kinetoscope.experiments._steps import EndedError, StepTimer, condensed, steady
+from kinetoscope.experiments._process import GO, POLL_S, READY, REPORT, TRACE, Turn, alive
+from kinetoscope.experiments._steps import EndedError, StepTimer, condensed
 from kinetoscope.experiments.registry import remedy_of
 
 TRACED_STEPS = 8
@@ -40,16 +41,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parse(arguments)
     import torch
 
-    mark = _wait_for_the_turn(options.folder, options.parent)
+    turn = _wait_for_the_turn(options.folder, options.parent)
     global _born  # noqa: PLW0603 - the process begins anew
     _born = time.perf_counter_ns()
     _seed(options.seed)
-    timer = StepTimer(
-        mark or None,
-        most=max(options.steps, RECORDED_BY if options.trace else 0),
-        least_ns=int(options.seconds * 1e9),
-        synchronize=torch.cuda.synchronize if torch.cuda.is_available() else None,
-    )
+    timer = _timer(options, turn, torch)
     observer = Observer()
     for name in filter(None, options.remedies.split(",")):
         remedy, value = remedy_of(name)
@@ -103,15 +99,31 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     return options
 
 
-def _wait_for_the_turn(folder: Path, parent: int) -> str:
-    """Say that the imports are done; returns the mark of a step when the parent lets go."""
+def _timer(options: argparse.Namespace, turn: Turn, torch: Any) -> StepTimer:
+    least_ns = int(options.seconds * 1e9)
+    synchronize = torch.cuda.synchronize if torch.cuda.is_available() else None
+    give_up_ns = _born + int(turn.patience_s * 1e9)
+    watched = turn.usual_ns > 0 and not options.trace
+    return StepTimer(
+        turn.mark or None,
+        most=max(options.steps, RECORDED_BY if options.trace else 0),
+        least_ns=least_ns,
+        synchronize=synchronize,
+        watch=Watch(turn.usual_ns, least_ns, give_up_ns, synchronize=synchronize)
+        if watched
+        else None,
+    )
+
+
+def _wait_for_the_turn(folder: Path, parent: int) -> Turn:
+    """Say that the imports are done; returns what the parent says when it lets go."""
     ready = folder / f"{READY}{_ranks.rank()}"
     ready.write_text(str(os.getpid()), encoding="utf-8")
     while not (folder / GO).exists():
         time.sleep(POLL_S)
         if not folder.exists() or not alive(parent):
             sys.exit("not needed any more")
-    return (folder / GO).read_text("utf-8")
+    return Turn(**json.loads((folder / GO).read_text("utf-8")))
 
 
 def _seed(seed: int) -> None:
@@ -216,13 +228,15 @@ def _run(program: list[str]) -> str | None:
 
 def _report(timer: StepTimer, observer: Observer, torch: Any) -> dict[str, Any]:
     periods = timer.periods()
-    kept, cut = steady(periods)
+    kept, cut = timer.steady()
     cuda = torch.cuda.is_available() and torch.cuda.is_initialized()
     usual = sorted(kept)[len(kept) // 2] if kept else 0
     return {
         "mark": timer.best(),
         "marks": {kind: len(marks) for kind, marks in timer.marks.items()},
         "steps": condensed(kept),
+        "ended_early": timer.ended_early,
+        "compiling": timer.watch is not None and timer.watch.compiling,
         "warmup_ns": sum(periods[:cut]) - cut * usual if kept else 0,
         "first_ns": _before_first(timer),
         "peak_bytes": torch.cuda.max_memory_reserved() if cuda else _peak_rss(),

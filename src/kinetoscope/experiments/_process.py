@@ -14,18 +14,35 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 READY, GO, REPORT, FAILED = "ready", "go", "report.json", "failed"
 """Files by which a child and the parent tell each other. A rank that is ready leaves its process
-number, one that failed leaves its error, each in a file with its rank; `go` holds the mark of a
-step; the report is there when the run was measured."""
+number, one that failed leaves its error, each in a file with its rank; `go` holds a `Turn`; the
+report is there when the run was measured."""
 TRACE = "trace.rank{}.json.gz"
 POLL_S = 0.02
 TERMINATE_S = 5.0
 LEAVE_S = 10.0
 """How long what has reported may take to end."""
+
+
+@dataclass(frozen=True)
+class Turn:
+    """What a process is told when it is let go.
+
+    Attributes:
+        mark: what counts as a step; "": to be found out.
+        usual_ns: mean step of the unchanged program, for the work of a step of this one: one that
+            is much slower ends early. 0: none does.
+        patience_s: how long the first steps may compile.
+    """
+
+    mark: str = ""
+    usual_ns: int = 0
+    patience_s: float = 0.0
 
 
 def alive(process: int) -> bool:
@@ -93,10 +110,10 @@ class Process:
                 return
             time.sleep(POLL_S)
 
-    def finish(self, mark: str, limit_s: float) -> tuple[int | None, dict[str, Any] | None]:
+    def finish(self, turn: Turn, limit_s: float) -> tuple[int | None, dict[str, Any] | None]:
         """Let it run; returns its exit code (None: it took too long) and its report."""
         go = self.folder / f"{GO}.part"
-        go.write_text(mark, encoding="utf-8")
+        go.write_text(json.dumps(asdict(turn)), encoding="utf-8")
         go.rename(self.folder / GO)
         report = self.folder / REPORT
         try:

@@ -14,6 +14,8 @@ import time
 from collections.abc import Callable
 from itertools import pairwise
 
+from kinetoscope.experiments._hopeless import Watch
+
 KINDS = ("optimizer", "loader", "module")
 WARM_STEPS = 3
 LEAST_STEPS = 20
@@ -39,6 +41,7 @@ class StepTimer:
         least_ns: time that must be measured before the program is ended.
         patience: marks of a lesser kind to wait through for one of a better kind.
         synchronize: waits for the device; None on a CPU.
+        watch: says when a run is too slow to go on; None: it never is.
         end: called at each mark once enough was measured; ends the program by default.
     """
 
@@ -50,6 +53,7 @@ class StepTimer:
         least_ns: int,
         patience: int = 5,
         synchronize: Callable[[], None] | None = None,
+        watch: Watch | None = None,
         end: Callable[[], None] = _unwind,
     ) -> None:
         self.kind = kind
@@ -57,7 +61,9 @@ class StepTimer:
         self.least_ns = least_ns
         self.patience = patience
         self.synchronize = synchronize
+        self.watch = watch
         self.end = end
+        self.ended_early = False
         self.marks: dict[str, list[int]] = {name: [] for name in KINDS}
         self.settled: dict[str, list[tuple[int, int]]] = {name: [] for name in KINDS}
         self.on_step: list[Callable[[int], None]] = []
@@ -74,7 +80,7 @@ class StepTimer:
         if self.best() == kind:
             for tell in self.on_step:
                 tell(len(marks))
-            if self._enough(kind):
+            if self._enough(kind) or self._hopeless(len(marks)):
                 self.end()
 
     def best(self) -> str:
@@ -102,6 +108,18 @@ class StepTimer:
         if measured < factor * self.least_ns or len(marks) < factor * LEAST_STEPS + WARM_STEPS:
             return len(marks) >= self.most and measured >= factor * LONGEST_NS
         return True
+
+    def _hopeless(self, count: int) -> bool:
+        """Whether a few settled steps say that this run is not worth its time."""
+        if self.watch is not None and self.watch.hopeless(count, time.perf_counter_ns):
+            self.ended_early = True
+        return self.ended_early
+
+    def steady(self) -> tuple[list[int], int]:
+        """The periods without the warm-up, ns, and how many were cut off."""
+        if self.ended_early and self.watch is not None:
+            return self.watch.periods, self.watch.settled_from - 1
+        return steady(self.periods())
 
     def periods(self) -> list[int]:
         """Distances of the marks, ns, the first ones included."""

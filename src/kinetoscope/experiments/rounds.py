@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from statistics import fmean
 
 from kinetoscope.experiments.remedy import named
 from kinetoscope.experiments.runner import Chosen, Outcome, Runner
-from kinetoscope.experiments.verdict import interval, narrow_enough
+from kinetoscope.experiments.verdict import beyond_doubt, interval, narrow_enough
 
 Tell = Callable[[str], None]
 
@@ -23,22 +24,36 @@ class Side:
 
     Attributes:
         chosen: its remedies.
+        work: how many times the work of a plain step one step does.
         runs: good runs; `rounds` says in which round each was made.
         error: why it fell out.
+        late: a run took too much of the time that was left.
     """
 
     chosen: Chosen
+    work: float = 1.0
     runs: list[Outcome] = field(default_factory=list)
     rounds: list[int] = field(default_factory=list)
     error: str = ""
+    late: bool = False
     done: bool = False
+
+    @property
+    def ended_early(self) -> bool:
+        """Whether its last run was ended after a few hopelessly slow steps."""
+        return bool(self.runs) and self.runs[-1].ended_early
+
+    @property
+    def mean_ns(self) -> int:
+        """Mean step time of its runs; 0 when there is none."""
+        means = [fmean(run.steps) for run in self.runs]
+        return round(fmean(means)) if means else 0
 
 
 def interleave(
     runner: Runner,
     base: Side,
     others: Sequence[Side],
-    works: Sequence[float],
     tell: Tell,
     *,
     until_s: float,
@@ -59,27 +74,32 @@ def interleave(
         for at, side in enumerate(order):
             if runner.left_s < until_s and turn > first:
                 return
-            tell(f"round {turn + 1}: {label(side.chosen)}")
+            tell(f"round {turn + 1}, run {at + 1} of {len(order)}: {label(side.chosen)}")
             runner.prepare([later.chosen for later in coming[at:] if not later.done])
-            _run_once(runner, side, turn)
-        for side, work in zip(others, works, strict=True):
-            side.done = side.done or _decided(base, side, work)
+            _run_once(runner, base, side, turn)
+        for side in others:
+            side.done = side.done or _decided(base, side)
 
 
-def _run_once(runner: Runner, side: Side, turn: int) -> None:
-    outcome = runner.run(side.chosen)
+def _run_once(runner: Runner, base: Side, side: Side, turn: int) -> None:
+    usual_ns = 0 if side is base else round(base.mean_ns * side.work)
+    outcome = runner.run(side.chosen, usual_ns=usual_ns)
     if outcome.error:
-        side.error, side.done = outcome.error, True
+        side.error, side.late, side.done = outcome.error, outcome.late, True
         return
     side.runs.append(outcome)
     side.rounds.append(turn)
 
 
-def _decided(base: Side, side: Side, work: float) -> bool:
+def _decided(base: Side, side: Side) -> bool:
     before, after = pairs(base, side)
+    if not after or (len(after) < LEAST_ROUNDS and not side.ended_early):
+        return False
+    ratio = interval(before, after, work=side.work)
+    if side.ended_early and beyond_doubt(ratio):
+        return True
     if len(after) < LEAST_ROUNDS:
         return False
-    ratio = interval(before, after, work=work)
     return narrow_enough(ratio, len(after)) or ratio.high < HOPELESS
 
 

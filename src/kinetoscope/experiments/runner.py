@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kinetoscope.errors import KinetoscopeError
-from kinetoscope.experiments._process import Process
+from kinetoscope.experiments._process import Process, Turn
 from kinetoscope.experiments.remedy import Facts, Remedy, named
 
 if TYPE_CHECKING:
@@ -25,6 +25,8 @@ Chosen = tuple[tuple[Remedy, str], ...]
 LAST_LINES = 5
 GRACE_S = 60.0
 """Time beyond the budget that a run may take which was begun in time."""
+COMPILING = 1 / 3
+"""Part of that time that the first steps may compile in."""
 MOST_AHEAD = 4
 CACHE = "TORCHINDUCTOR_CACHE_DIR"
 
@@ -41,11 +43,18 @@ class Outcome:
         report: the child's report; None when it wrote none.
         error: why the run says nothing; "" when it is fine.
         seconds: how long the process took.
+        late: it was ended before it said anything, as it took too much of the time that was left.
     """
 
     report: dict[str, Any] | None
     error: str
     seconds: float
+    late: bool = False
+
+    @property
+    def ended_early(self) -> bool:
+        """Whether it ended after a few settled steps, each of them hopelessly slow."""
+        return self.report is not None and bool(self.report.get("ended_early"))
 
     @property
     def steps(self) -> list[int]:
@@ -117,21 +126,38 @@ class Runner:
         for _, process in self._waiting[first:]:
             process.wait_until_ready(max(self.left_s, 0.0) + GRACE_S)
 
-    def run(self, chosen: Chosen = (), *, save_traces: Path | None = None) -> Outcome:
-        """Run the program once with these remedies; with a folder, record it, a trace a rank."""
+    def run(
+        self, chosen: Chosen = (), *, usual_ns: int = 0, save_traces: Path | None = None
+    ) -> Outcome:
+        """Run the program once with these remedies.
+
+        Args:
+            chosen: the remedies.
+            usual_ns: mean step of the unchanged program, for the work of a step of this one: where
+                a few steps show that it is much slower, the run ends. 0: it does not.
+            save_traces: a folder: record the program, a trace a rank.
+        """
         self.runs += 1
         start = time.monotonic()
         process = self._take(chosen) if save_traces is None else None
         process = process or self._start(chosen, trace=save_traces is not None)
         try:
-            code, report = process.finish(self.mark, max(self.left_s, 0.0) + GRACE_S)
+            limit_s = self._limit_s(chosen)
+            turn = Turn(self.mark, usual_ns, limit_s * COMPILING)
+            code, report = process.finish(turn, limit_s)
             if save_traces is not None:
                 for trace in process.traces:
                     shutil.copy(trace, save_traces)
-            problem = _problem(code, report, process)
+            problem = _problem(code, report, process, limit_s) or _unsettled(report, start)
         finally:
             process.close()
-        return Outcome(report, problem, time.monotonic() - start)
+        late = code is None or bool(report and report.get("compiling"))
+        return Outcome(report, problem, time.monotonic() - start, late=late)
+
+    def _limit_s(self, chosen: Chosen) -> float:
+        """How long a run may take: one remedy must not use up the time of all others."""
+        left = max(self.left_s, 0.0)
+        return max(left / 2, GRACE_S) if chosen else left + GRACE_S
 
     def _take(self, chosen: Chosen, *, keep: bool = False) -> Process | None:
         """The first process that waits with these remedies."""
@@ -183,19 +209,28 @@ def _most_ahead(processes: int) -> int:
     return max(min(cores // processes, MOST_AHEAD), 1)
 
 
-def _problem(code: int | None, report: dict[str, Any] | None, process: Process) -> str:
+def _problem(
+    code: int | None, report: dict[str, Any] | None, process: Process, limit_s: float
+) -> str:
     """Why a run says nothing; "" when it is fine."""
     if code is None:
-        return "it did not end in time"
+        return f"a run did not end within {limit_s:.0f} s; --budget gives it more"
     if report is not None and report["error"]:
         # Where a rank fails, the others fail as they miss it: the first one says why.
         return process.first_failure() or str(report["error"])
     if report is None or code != 0:
         last = " / ".join(process.last_lines(LAST_LINES))
         return process.first_failure() or last or f"it exited with {code}"
-    if len(report["steps"]) < 3:
+    if not report.get("compiling") and len(report["steps"]) < 3:
         return f"only {len(report['steps'])} steady steps were seen ({report['marks']})"
     return ""
+
+
+def _unsettled(report: dict[str, Any] | None, start: float) -> str:
+    if report is None or not report.get("compiling"):
+        return ""
+    steps, spent = report["marks"][report["mark"]], time.monotonic() - start
+    return f"it still compiled in step {steps}, after {spent:.0f} s; --budget gives it more"
 
 
 def facts_of(report: dict[str, Any]) -> Facts:

@@ -35,31 +35,34 @@ def trial_of(base: Side, side: Side, candidate: Candidate) -> Trial:
         predicted=candidate.predicted,
         snippet=remedy.snippet(value),
     )
-    return _measured(
-        start, base, side, remedy.work(value), remedy.tolerance, remedy.must_not_worsen
-    )
+    return _measured(start, base, side, remedy.tolerance, remedy.must_not_worsen)
 
 
 def _measured(
     start: Trial,
     base: Side,
     side: Side,
-    work: float,
     tolerance: Tolerance,
     watched: Sequence[str],
 ) -> Trial:
     """Fill a trial in from the runs of both sides."""
-    if side.error:
+    if side.error and not side.late:
         return _with(start, status="failed", reason=f"it fails: {side.error}")
     before, after = pairs(base, side)
+    if side.late and not after:
+        return _with(start, status="undecided", reason=side.error)
     if not after:
         return _with(start, status="undecided", reason="the time budget was spent before")
     computed = [Computed.of(run.report) for run in base.runs if run.report]
     last = Computed.of(side.runs[-1].report or {})
     found = guards(computed, last, tolerance=tolerance, watched=watched)
-    ratio = interval(before, after, work=work)
+    ratio, work = interval(before, after, work=side.work), side.work
     status, reason = status_of(ratio, found)
-    if len(after) < LEAST_ROUNDS and status in ("accepted", "harmful", "no_gain"):
+    bound = side.ended_early and status == "harmful"
+    if bound:
+        steps = units.plural(len(after[-1]), "settled step")
+        reason = f"at least {units.factor(1 / ratio.high)} slower: ended after {steps}"
+    elif len(after) < LEAST_ROUNDS and status in ("accepted", "harmful", "no_gain"):
         if not beyond_doubt(ratio):
             status = "undecided"
         reason = f"only {units.plural(len(after), 'run')}: {reason}"
@@ -69,6 +72,7 @@ def _measured(
         status=status,
         reason=reason,
         speedup=ratio,
+        ended_early=bound,
         runs=len(after),
         before_ns=_mean(before),
         after_ns=_mean(after),
@@ -118,4 +122,4 @@ def combined(base: Side, final: Side, current: Chosen) -> Trial:
         reason="",
         snippet="\n".join(r.snippet(v) for r, v in current),
     )
-    return _measured(start, base, final, 1.0, loosest, watched)
+    return _measured(start, base, final, loosest, watched)

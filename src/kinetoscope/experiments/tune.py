@@ -122,13 +122,12 @@ _Measured = tuple[Trial, Candidate]
 
 def _one_at_a_time(runner: Runner, todo: Plan, options: TuneOptions, tell: Tell) -> list[_Measured]:
     base = Side(())
-    sides = [Side(((c.remedy, c.value),)) for c in todo.candidates]
-    works = [c.remedy.work(c.value) for c in todo.candidates]
+    sides = [Side(((c.remedy, c.value),), c.remedy.work(c.value)) for c in todo.candidates]
     reserve = options.budget_s * (0.3 if options.together and len(sides) > 1 else 0.0)
     size = _affordable(runner, len(sides), reserve)
-    interleave(runner, base, sides[:size], works[:size], tell, until_s=reserve)
+    interleave(runner, base, sides[:size], tell, until_s=reserve)
     if size < len(sides):
-        interleave(runner, base, sides[size:], works[size:], tell, until_s=reserve)
+        interleave(runner, base, sides[size:], tell, until_s=reserve)
 
     def measured() -> list[_Measured]:
         return [
@@ -138,7 +137,7 @@ def _one_at_a_time(runner: Runner, todo: Plan, options: TuneOptions, tell: Tell)
 
     if len(_best_of_each(measured())) < 2 and runner.left_s > 0:
         # Nothing to put together: what was kept back for it decides what is still open.
-        interleave(runner, base, sides, works, tell, until_s=0.0)
+        interleave(runner, base, sides, tell, until_s=0.0)
     return measured()
 
 
@@ -163,7 +162,7 @@ def _together(runner: Runner, trials: Sequence[_Measured], tell: Tell) -> Trial 
             break
         now = Side(current)
         more = Side((*current, (candidate.remedy, candidate.value)))
-        interleave(runner, now, [more], [1.0], tell, until_s=0.0)
+        interleave(runner, now, [more], tell, until_s=0.0)
         if more.error or not pairs(now, more)[1]:
             continue
         ratio = interval(*pairs(now, more))
@@ -172,7 +171,7 @@ def _together(runner: Runner, trials: Sequence[_Measured], tell: Tell) -> Trial 
     base, final = Side(()), Side(current)
     if len(current) == 1:
         return next(t for t, c in trials if (c.remedy, c.value) == current[0])
-    interleave(runner, base, [final], [1.0], tell, until_s=-60.0)
+    interleave(runner, base, [final], tell, until_s=-60.0)
     return combined(base, final, current)
 
 

@@ -47,6 +47,8 @@ class Trial(msgspec.Struct, frozen=True):
         status: what became of it.
         reason: why.
         speedup: old step time / new step time; None when it was not measured.
+        ended_early: its runs were ended after a few settled steps, as each was three times as long
+            as usual or more: `speedup.high` is a bound, and `compile_s` is not part of it.
         predicted: gain that the diagnosis promised, if one of its rules fired.
         runs: runs of each side.
         before_ns: mean step time of the interleaved runs without it.
@@ -77,6 +79,7 @@ class Trial(msgspec.Struct, frozen=True):
     throughput: float | None = None
     guards: tuple[Guard, ...] = ()
     snippet: str = ""
+    ended_early: bool = False
 
 
 class Experiment(msgspec.Struct, frozen=True):

@@ -10,6 +10,10 @@ from pathlib import Path
 
 import torch
 
+LEAST_STEPS = 3
+LONG = 5.0
+"""Times the measured time that a warm-up may take."""
+
 
 def options(description: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=description)
@@ -33,16 +37,26 @@ def _wait(turn: Path) -> None:
 
 
 def repeat(step: Callable[[int], object], chosen: argparse.Namespace, warm_up: int = 30) -> None:
-    """Run steps; with `--seconds`, print their unprofiled mean time after a warm-up."""
-    start, first = 0.0, 0
+    """Run steps; with `--seconds`, print their unprofiled mean time after a warm-up.
+
+    The warm-up is cut short, and few steps are measured, where they take long: a change that makes
+    each of them much slower needs no more.
+    """
+    begun, start, first = time.perf_counter(), 0.0, 0
     for index in range(chosen.steps):
         step(index)
         if not chosen.seconds:
             continue
-        if index == warm_up:
-            torch.cuda.synchronize()
-            start, first = time.perf_counter(), index
-        if index > warm_up and (index - first) % 10 == 0:
+        now = time.perf_counter()
+        if not first:
+            long = index >= LEAST_STEPS and now - begun > LONG * chosen.seconds
+            if index == warm_up or long:
+                torch.cuda.synchronize()
+                start, first = time.perf_counter(), index
+            continue
+        if (index - first) % 10 == 0 or (
+            index - first >= LEAST_STEPS and now - start > chosen.seconds
+        ):
             torch.cuda.synchronize()
             spent = time.perf_counter() - start
             if spent > chosen.seconds:

@@ -37,6 +37,8 @@ def speedup(trial: Trial) -> str:
     ratio = trial.speedup
     if ratio is None:
         return ""
+    if trial.ended_early:
+        return f"at least {units.factor(1 / ratio.high)} slower"
     return f"{units.factor(ratio.mid)} ({units.factor(ratio.low)} to {units.factor(ratio.high)})"
 
 
