@@ -271,3 +271,60 @@ def test_what_nothing_reads_while_it_grows_is_joined_once() -> None:
     assert "once" in kept.hits[0].fix.summary
     assert kept.hits[0].gain.mid == pytest.approx(2_400 / (2_400 - 10 * 90), rel=0.05)
     assert not read.hits or "Allocate" in read.hits[0].fix.summary
+
+
+def retrying(*, backward: bool) -> TraceBuilder:
+    """Steps of 10 ms: 3 ms of work in vain, 6 ms of the second try, 1 ms after waiting for that."""
+    t = TraceBuilder()
+    for step in range(4):
+        at = step * 10_000
+        t.step(at, 10_000)
+        t.python("train.py(10): learn", at + 5, 9_900)
+        t.kernel("gemm", at + 50, 1_000, launch_at=at + 40)
+        t.python("train.py(30): second_half", at + 1_000, 1_000)
+        thread = 2_000 if backward else None
+        name = "autograd::engine::evaluate_function: MmBackward0" if backward else "aten::mm"
+        t.op(name, at + 1_100, 400, tid=thread)
+        t.kernel("gemm", at + 1_150, 2_000, launch_at=at + 1_140, tid=thread)
+        t.failed_request(2 << 30, 137 << 30, at + 1_400, reserved=138 << 30, tid=thread)
+        t.kernel("gemm", at + 3_150, 6_000, launch_at=at + 2_100)
+        t.sync(at + 2_200, 6_955)
+    return t
+
+
+def test_what_an_exception_ended_was_in_vain() -> None:
+    outcome = run("MM313", retrying(backward=False))
+    (hit,) = outcome.hits
+    assert value(outcome, "tried_in_vain") == 1_000_000
+    assert [place.function for place in hit.locations] == ["second_half", "learn"]
+    # Without `second_half`: 1 ms on the device and then 6 ms, ended at 7.11 ms, and 0.845 ms after.
+    assert hit.gain.mid == pytest.approx(10_000 / (7_110 + 845), rel=0.02)
+    # Without the launch before it as well: 6 ms from 0.1 ms on.
+    assert hit.gain.high == pytest.approx(1 + 1.1 * (10_000 / (6_110 + 845) - 1), rel=0.02)
+
+
+def test_a_backward_pass_in_vain_makes_its_forward_pass_vain() -> None:
+    outcome = run("MM313", retrying(backward=True))
+    (hit,) = outcome.hits
+    assert value(outcome, "tried_in_vain") == 2_000_000
+    assert hit.locations[0].function == "second_half"
+    assert hit.gain.mid == pytest.approx(10_000 / (6_110 + 845), rel=0.02)
+
+
+def failing(at: float, *, later: bool) -> TraceBuilder:
+    t = TraceBuilder()
+    for step in range(4 if later else 1):
+        t.step(step * 10_000, 10_000)
+        t.kernel("gemm", step * 10_000 + 50, 9_000, launch_at=step * 10_000 + 40)
+    return t.failed_request(2 << 30, 137 << 30, at, reserved=138 << 30)
+
+
+def test_a_failure_after_which_nothing_is_launched_is_critical() -> None:
+    (finding,) = run("MM313", failing(9_500, later=False)).findings
+    assert finding.severity == "critical"
+
+
+@pytest.mark.parametrize(("at", "severity"), [(500, None), (25_000, "info")])
+def test_a_single_failure_is_told_unless_it_comes_first(at: float, severity: str | None) -> None:
+    outcome = run("MM313", failing(at, later=True))
+    assert [finding.severity for finding in outcome.findings] == ([severity] if severity else [])

@@ -267,9 +267,19 @@ def test_a80_memory(read_bytes: Any, cat: str | None) -> None:
     ]
 
 
-def test_out_of_memory_is_counted(read_bytes: Any) -> None:
-    instant = {"ph": "i", "name": "[OutOfMemory]", "pid": 1, "tid": 2, "ts": 3}
-    assert read_bytes([event(), instant]).header.metadata["out_of_memory_events"] == 1
+def test_failed_requests_keep_time_and_size(read_bytes: Any) -> None:
+    instant = {"ph": "i", "name": "[OutOfMemory]", "pid": 1, "tid": 2, "ts": 3.5}
+    instant["args"] = {"Bytes": 512, "Device Id": 1, "Device Type": 1, "Total Allocated": 1024}
+    trace = read_bytes([event(), instant])
+    assert trace.memory.height == 0
+    assert trace.failed_requests.drop("thread").rows() == [(3500, 512, 1, 1024, -1)]
+
+
+def test_a_failed_request_without_time_or_size_still_counts(read_bytes: Any) -> None:
+    instant = {"ph": "i", "name": "[OutOfMemory]", "pid": 1, "tid": 2}
+    trace = read_bytes([event(), instant])
+    assert trace.failed_requests.drop("thread").rows() == [(-1, -1, -1, -1, -1)]
+    assert damage(trace) == {}
 
 
 def test_a89_clamped_events(read_bytes: Any) -> None:

@@ -154,6 +154,24 @@ class HostEvents(EventList):
         event = {"ph": "i", "cat": "cpu_instant_event", "s": "t", "name": "[memory]"}
         return self.raw({**event, "pid": self.pid, "tid": tid, "ts": at, "args": args})
 
+    def failed_request(
+        self, size: int, total: int, at: float, *, reserved: int, tid: int | None = None
+    ) -> Self:
+        """An `[OutOfMemory]` instant.
+
+        Args:
+            size: bytes asked for.
+            total: bytes allocated.
+            at: time, µs.
+            reserved: bytes held by the allocator.
+            tid: host thread.
+        """
+        args = {"Total Reserved": reserved, "Total Allocated": total, "Bytes": size}
+        args.update({"Device Id": self.device_index, "Device Type": 1})
+        tid = self.tid if tid is None else tid
+        event = {"ph": "i", "cat": "cpu_instant_event", "s": "t", "name": "[OutOfMemory]"}
+        return self.raw({**event, "pid": self.pid, "tid": tid, "ts": at, "args": args})
+
     def _python(self, name: str, start: float, dur: float, tid: int | None, **args: Any) -> Self:
         number = self._next("python")
         thread = self.tid if tid is None else tid

@@ -91,12 +91,17 @@ def _first_device(trace: Trace, mine: IntArray) -> int:
 
 
 def _part(trace: Trace, rows: IntArray, threads: IntArray, rank: int) -> Trace:
-    memory = trace.memory
-    if memory.height:
-        memory = memory.filter(pl.Series(threads[memory.get_column("thread").to_numpy()]))
     return replace(
         trace,
         events=trace.events.filter(pl.Series(rows)),
-        memory=memory,
+        memory=_on_threads(trace.memory, threads),
+        failed_requests=_on_threads(trace.failed_requests, threads),
         header=replace(trace.header, rank=rank),
     )
+
+
+def _on_threads(table: pl.DataFrame, threads: IntArray) -> pl.DataFrame:
+    """Rows of a table of memory events whose threads are chosen."""
+    if not table.height:
+        return table
+    return table.filter(pl.Series(threads[table.get_column("thread").to_numpy()]))

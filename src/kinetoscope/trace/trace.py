@@ -101,7 +101,8 @@ class Trace:
 
     `memory` has one row per `[memory]` instant: ts_ns i64, thread i32, bytes i64 (negative: free),
     addr i64 (as signed 64 bit), device i16 (-1: host), allocated i64, reserved i64 (-1: not
-    recorded).
+    recorded). `failed_requests` has one row per `[OutOfMemory]` instant and the same columns but
+    for `addr`; there -1 is "not recorded" in all of them, the time included.
     """
 
     path: str
@@ -110,6 +111,7 @@ class Trace:
     texts: tuple[str, ...]
     threads: tuple[Thread, ...]
     memory: pl.DataFrame
+    failed_requests: pl.DataFrame
     header: Header
     damage: tuple[Damage, ...] = ()
     kind: str = "kineto"

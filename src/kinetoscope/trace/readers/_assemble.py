@@ -18,6 +18,7 @@ from kinetoscope.trace.readers._kinds import RowKinds, decide
 from kinetoscope.trace.readers._part import Part
 from kinetoscope.trace.readers._pieces import Frame
 from kinetoscope.trace.readers._repair import LOSSY, Repairs, merge_all
+from kinetoscope.trace.readers._times import NO_TIME
 from kinetoscope.trace.trace import Trace
 
 _EPOCH_NS = 10**17
@@ -40,22 +41,21 @@ def assemble(path: Path, parts: Sequence[Part], frame: Frame) -> Trace:
         raise _empty(path, repairs)
     shift, base = _base(merged.values("ts"), order, values)
     events = _event_table(merged, kinds, order, shift)
-    out_of_memory = sum(part.out_of_memory for part in parts)
-    if out_of_memory:
-        values["out_of_memory_events"] = out_of_memory
     names = tuple(merged.names)
     header = make_header(
         values,
         base_time_ns=base,
         vendor=_lanes.vendor_of(names, _device_names(values), values),
     )
+    memory, failed = _memory_tables(parts, lanes, shift)
     return Trace(
         path=str(path),
         events=events,
         names=names,
         texts=tuple(text.decode("utf-8", "replace") for text in merged.texts),
         threads=tuple(lanes.threads),
-        memory=_memory_table(parts, lanes, shift),
+        memory=memory,
+        failed_requests=failed,
         header=header,
         damage=_damage(repairs),
     )
@@ -117,7 +117,10 @@ def _event_table(
     return pl.DataFrame(table)
 
 
-def _memory_table(parts: Sequence[Part], lanes: _lanes.Lanes, shift: int) -> pl.DataFrame:
+def _memory_tables(
+    parts: Sequence[Part], lanes: _lanes.Lanes, shift: int
+) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """What was taken and given back, and the requests that failed."""
     rows = np.concatenate([part.memory for part in parts])
     threads: list[int] = []
     for part in parts:
@@ -127,9 +130,10 @@ def _memory_table(parts: Sequence[Part], lanes: _lanes.Lanes, shift: int) -> pl.
         threads.extend(numbers[i] for i in part.memory[:, 1].tolist())
     order = np.argsort(rows[:, 0], kind="stable")
     rows, thread = rows[order], np.array(threads, dtype=np.int32)[order]
-    return pl.DataFrame(
+    ts = np.where(rows[:, 0] == NO_TIME, -1, rows[:, 0] - shift)
+    table = pl.DataFrame(
         {
-            "ts_ns": pl.Series(rows[:, 0] - shift),
+            "ts_ns": pl.Series(ts),
             "thread": pl.Series(thread),
             "bytes": pl.Series(rows[:, 2]),
             "addr": pl.Series(rows[:, 3]),
@@ -138,6 +142,8 @@ def _memory_table(parts: Sequence[Part], lanes: _lanes.Lanes, shift: int) -> pl.
             "reserved": pl.Series(rows[:, 6]),
         }
     )
+    failed = pl.Series(rows[:, 7] == 1)
+    return table.filter(~failed), table.filter(failed).drop("addr")
 
 
 def _device_names(values: dict[str, Any]) -> list[str | None]:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from kinetoscope.trace.readers import _fields, _schema, _times
 from kinetoscope.trace.readers._fields import SHAPE_SEPARATOR, Pool
-from kinetoscope.trace.readers._part import Chunk, Part, int_array
+from kinetoscope.trace.readers._part import MEMORY_FIELDS, Chunk, Part, int_array
 from kinetoscope.trace.readers._repair import repair_events
 from kinetoscope.trace.readers._schema import EMPTY_ARGS, EXACT, SCHEMAS, Meta, Schema
 
@@ -53,6 +53,8 @@ LONGEST_NAME = 50_000
 """Characters that are kept of a name. Kernels of template libraries have up to ten thousand; what
 is longer is no name, and every look at it would take seconds."""
 
+_FAILED = "[OutOfMemory]"
+_NOTHING = _schema.MemoryArgs()
 _GET_NAME, _GET_ARGS = attrgetter("name"), attrgetter("args")
 
 
@@ -117,7 +119,8 @@ class Decoder:
         part.categories = [category or "" for category in self._categories.keys_in_order()]
         part.lanes = self._lanes.keys_in_order()
         part.texts = self._texts.keys_in_order()
-        part.memory = int_array([v for row in self._memory for v in row]).reshape(-1, 7)
+        values = int_array([v for row in self._memory for v in row])
+        part.memory = values.reshape(-1, MEMORY_FIELDS)
         return part
 
     def _short(self, name: str) -> str:
@@ -152,17 +155,20 @@ class Decoder:
             self.part.open_pairs.extend(map(_fields.independent, pairs))
 
     def _add_instants(self, events: Sequence[Any], schema: Schema) -> None:
-        self.part.out_of_memory += sum(e.name == "[OutOfMemory]" for e in events)
-        events = [e for e in events if e.name == "[memory]" and e.args is not None]
+        events = [
+            e for e in events if e.name == _FAILED or (e.name == "[memory]" and e.args is not None)
+        ]
         times = _time_column(events, "ts", missing=_times.NO_TIME, exact=schema.exact)
         for event, time in zip(events, times.tolist(), strict=True):
-            if time == _times.NO_TIME:
+            failed = event.name == _FAILED
+            if time == _times.NO_TIME and not failed:
                 self.part.repairs.add("no_time", "a memory event without a readable time")
                 continue
             lane = self._lanes[(event.pid, event.tid, None, None)]
-            args = event.args
+            args = event.args or _NOTHING
+            size = args.size or -1 if failed else args.size
             device = -1 if args.device_type in {0, "0"} else args.device
-            row = (args.size, args.address, device, args.allocated, args.reserved)
+            row = (size, args.address, device, args.allocated, args.reserved, int(failed))
             self._memory.append((time, lane, *row))
 
     # -- columns -----------------------------------------------------------------------------

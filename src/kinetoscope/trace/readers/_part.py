@@ -13,6 +13,8 @@ from kinetoscope.trace.readers._repair import Repairs
 
 Array = npt.NDArray[Any]
 Lane = tuple[Any, Any, Any, Any]
+MEMORY_FIELDS = 8
+"""Numbers of a memory event."""
 
 
 @dataclass(frozen=True)
@@ -48,10 +50,10 @@ class Part:
     Attributes:
         lanes: (pid, tid, args.device, args.stream), as written.
         shapes: the four text numbers (dims, types, strides, concrete) of each shape.
-        memory: a row of (ts, lane, bytes, addr, device, allocated, reserved) per memory event.
+        memory: a row of (ts, lane, bytes, addr, device, allocated, reserved, failed) per memory
+            event; failed is 1 for an `[OutOfMemory]` instant, whose time may be `NO_TIME`.
         metadata: (kind, pid, tid, text) of each `M` event.
         open_pairs: `B` and `E` events; they never leave their process.
-        out_of_memory: how many `[OutOfMemory]` instants there were.
     """
 
     chunks: list[Chunk] = field(default_factory=list)
@@ -60,11 +62,10 @@ class Part:
     lanes: list[Lane] = field(default_factory=list)
     texts: list[bytes] = field(default_factory=list)
     shapes: list[tuple[int, ...]] = field(default_factory=list)
-    memory: Array = field(default_factory=lambda: np.empty((0, 7), dtype=np.int64))
+    memory: Array = field(default_factory=lambda: np.empty((0, MEMORY_FIELDS), dtype=np.int64))
     metadata: list[tuple[str, Any, Any, str]] = field(default_factory=list)
     open_pairs: list[Any] = field(default_factory=list)
     repairs: Repairs = field(default_factory=Repairs)
-    out_of_memory: int = 0
 
 
 def int_array(values: Iterable[int]) -> Array:

@@ -11,7 +11,7 @@ from typing import Any, BinaryIO
 import msgspec
 import numpy as np
 
-from kinetoscope.trace.readers._part import Chunk, Part, Stored
+from kinetoscope.trace.readers._part import MEMORY_FIELDS, Chunk, Part, Stored
 from kinetoscope.trace.readers._repair import Repairs
 
 _LENGTH = 8
@@ -33,7 +33,6 @@ class _PartHead(msgspec.Struct, array_like=True, tag="p"):
     metadata: list[tuple[str, int | str | None, int | str | None, str]]
     repair_counts: dict[str, int]
     repair_examples: dict[str, str]
-    out_of_memory: int
     tail: bytes | None
     frame_counts: dict[str, int]
     frame_examples: dict[str, str]
@@ -71,7 +70,6 @@ def write_part(file: BinaryIO, part: Part, tail: bytes | None, frame: Repairs) -
         part.metadata,
         part.repairs.counts,
         part.repairs.examples,
-        part.out_of_memory,
         tail,
         frame.counts,
         frame.examples,
@@ -117,8 +115,7 @@ def _part(head: _PartHead, chunks: list[Chunk]) -> Part:
         lanes=list(head.lanes),
         texts=head.texts,
         shapes=list(head.shapes),
-        memory=np.frombuffer(head.memory, dtype=np.int64).reshape(-1, 7),
+        memory=np.frombuffer(head.memory, dtype=np.int64).reshape(-1, MEMORY_FIELDS),
         metadata=list(head.metadata),
         repairs=Repairs(head.repair_counts, head.repair_examples),
-        out_of_memory=head.out_of_memory,
     )
