@@ -10,6 +10,8 @@ _DYNAMO_LOOKUP = "TorchDynamo Cache Lookup"
 
 _DYNAMO_GLUE = (_DYNAMO_LOOKUP, "Pregraph bytecode", "AOTDispatcher Runtime Wrapper Prologue")
 
+_COMPILED = ("Torch-Compiled Region", "CompiledF", "## Call CompiledFxGraph", "triton_")
+
 _RESUME = re.compile(r"torch_dynamo_resume_in_(?P<function>.+)_at_(?P<line>\d+)$")
 
 _COMPILE_ID = re.compile(r"compile_id=(\d+)/(\d+)")
@@ -60,3 +62,12 @@ def is_dynamo_wrapper(name: str) -> bool:
 def is_inductor_kernel(name: str) -> bool:
     """Inductor's range around the launch of one kernel (`triton_poi_fused_add_0`)."""
     return name.startswith("triton_")
+
+
+def is_compiled_code(name: str) -> bool:
+    """Code that a compiler made runs: as any version of torch since 2.0 marks it.
+
+    A region (since 2.2), the autograd function around it, Inductor's range and its Triton kernels;
+    with stacks the module that Inductor or torch.fx wrote.
+    """
+    return name.startswith(_COMPILED) or "/torchinductor_" in name or "<eval_with_key>" in name

@@ -13,9 +13,9 @@ Remove what makes the versions differ; `TORCH_LOGS=recompiles` names the guard.
 `torch._dynamo.config.recompile_limit` only moves the end.
 
 ## Limits
-A recording without any compiled call is left alone: old versions of torch do not mark them. What
-an eager call takes once it is compiled is taken from the compiled calls of the same recording,
-whose inputs may be smaller.
+Where compiled calls were recorded as well, what an eager call takes once it is compiled is taken
+from them; their inputs may be smaller. Where none was, the limit was reached before, and the price
+of a compiled call is a usual one. `set_stance("eager_on_recompile")` does the same on purpose.
 """
 
 from __future__ import annotations
@@ -26,18 +26,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kinetoscope.analysis import Analysis
-from kinetoscope.metrics.device_ops import Flags, device_ops
-from kinetoscope.metrics.intervals import union
-from kinetoscope.replay import Change
+from kinetoscope.metrics.intervals import measure, union
 from kinetoscope.result import Evidence, Fix, Gain
 from kinetoscope.result.finding import NO_GAIN
 from kinetoscope.rules.api import Example, Hit, Options, Rule
-from kinetoscope.rules.framework._compiling import (
-    CompiledCalls,
-    compilations,
-    compiled_calls,
-    lookups,
-    regions,
+from kinetoscope.rules.framework._compiling import compilations, compiled_calls, lookups, regions
+from kinetoscope.rules.framework._fallback import (
+    compiled_gain,
+    fallback,
+    gain_by_others,
+    launched,
+    stretches,
 )
 from kinetoscope.trace.kinds import Kind
 from kinetoscope.trace.trace import IntArray
@@ -51,14 +50,12 @@ _URL = (
     "programming_model.recompilation.html"
 )
 _FIX = Fix(
-    summary="Remove what makes the versions differ: dynamic shapes, no changing Python "
-    "numbers in the function. TORCH_LOGS=recompiles names the guard that failed.",
-    snippet="model = torch.compile(model, dynamic=True)",
+    summary="Remove what makes the versions differ: dynamic shapes, tensors in place of Python "
+    "numbers and attributes that change. TORCH_LOGS=recompiles names the guard that failed.",
+    snippet="model = torch.compile(model, dynamic=True)\n"
+    '# or: self.register_buffer("steps", torch.zeros(()))  # not self.steps = 0',
     reference=_URL,
 )
-_CALL_NS = 60_000
-"""What a compiled call costs the host at best, with its guards: most of what a recording shows is
-the profiler's, which records every frame around it."""
 _SPREAD = 0.15
 """Spread of the ratio of two medians over a few steps."""
 
@@ -72,6 +69,8 @@ class Thresholds(Options, frozen=True):
     """Steps after the last compiled call in which Dynamo looked for a version."""
     min_eager_calls: int = 2
     """Calls in the steady steps that found no version, where others run compiled."""
+    min_ops: int = 5
+    """Operators inside an eager call; the wrapper itself issues one or two."""
     left: tuple[float, float, float] = (3.0, 1.5, 1.0)
     """Time of such a call, once compiled, over that of the longest compiled call: its inputs may be
     larger than those of any version that there is."""
@@ -79,8 +78,44 @@ class Thresholds(Options, frozen=True):
 
 def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
     """Follow the functions that reached the limit: in whole steps, else call by call."""
-    found = list(_in_steps(analysis, options))
-    yield from found or _in_calls(analysis, options)
+    for kind in (_in_steps, _in_calls, _throughout):
+        found = list(kind(analysis, options))
+        if found:
+            yield from found
+            return
+
+
+def _throughout(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
+    """Every call finds no version: the limit was reached before the recording."""
+    found = fallback(analysis)
+    if found is None or found.count < options.min_eager_calls:
+        return
+    if found.ops.size < options.min_ops * found.count:
+        return
+    cut = stretches(analysis, found)
+    each = found.count / analysis.steps_on_host
+    ops = found.ops.size / analysis.steps_on_host
+    many = f", {count(round(ops))} operators a step" if found.framed else ""
+    yield Hit(
+        message=(
+            f"The limit of compilations was reached before the recording: each call of a compiled "
+            f"function ({count(round(each, 1))} a step) finds no version that fits and runs "
+            f"eagerly{many}."
+        ),
+        evidence=(
+            Evidence("eager_calls_per_step", round(each, 1), "count"),
+            Evidence("compiled_calls_per_step", 0, "count"),
+            Evidence("eager_operators_per_step", round(ops, 1), "count"),
+            Evidence("host_time", measure(cut) // analysis.steps_on_host, "ns"),
+        ),
+        locations=analysis.locations(found.ops),
+        fix=_FIX,
+        gain=compiled_gain(analysis, found, cut),
+        confidence=0.9,
+        claims=cut,
+        at_least="medium",
+        keep=True,
+    )
 
 
 def _in_calls(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
@@ -106,55 +141,13 @@ def _in_calls(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
             Evidence("eager_call", slow, "ns"),
             *((Evidence("compiled_call", fast, "ns"),) if fast else ()),
         ),
-        locations=analysis.locations(_launched(analysis, calls, eager)),
+        locations=analysis.locations(launched(analysis, calls, eager)),
         fix=_FIX,
-        gain=_compiled_gain(analysis, calls, (eager, ready), options) if fast else NO_GAIN,
+        gain=gain_by_others(analysis, calls, (eager, ready), options.left) if fast else NO_GAIN,
         confidence=0.9,
         claims=union(calls.start[eager], calls.end[eager]),
         at_least="medium",
         keep=True,
-    )
-
-
-def _launched(analysis: Analysis, calls: CompiledCalls, which: Flags) -> IntArray:
-    """Rows of the device events that these calls launched; else of their lookups."""
-    work = analysis.get(device_ops)
-    rows = work.rows[calls.inside(which, work.thread_of_call, work.at)]
-    return rows if rows.size else calls.lookup[which]
-
-
-def _compiled_gain(
-    analysis: Analysis, calls: CompiledCalls, which: tuple[Flags, Flags], options: Thresholds
-) -> Gain:
-    """Each eager call takes, on host and device, about what the compiled ones take."""
-    eager, ready = which
-    trace = analysis.trace
-    launch = analysis.rows(Kind.LAUNCH, Kind.COPY_CALL)
-    thread, at = trace.column("thread")[launch].astype(np.int64), trace.column("ts_ns")[launch]
-    work = analysis.get(device_ops)
-    owner = calls.number(work.thread_of_call, work.at)
-    ns = np.bincount(owner[owner >= 0], work.ns[owner >= 0], calls.start.size)
-    longest = float(ns[ready].max(initial=0.0))
-    mine = np.flatnonzero((owner >= 0) & eager[np.maximum(owner, 0)])
-    first = mine[np.unique(owner[mine], return_index=True)[1]]
-    spent = (calls.end - calls.start).astype(np.float64)
-    slow, fast = max(float(np.median(spent[eager])), 1.0), float(np.median(spent[ready]))
-    host = 1.5 * fast / slow, fast / slow, min(fast, _CALL_NS) / slow
-    drop = np.setdiff1d(launch[calls.inside(eager, thread, at)], work.call[first])
-    cut = union(calls.start[eager], calls.end[eager])
-    return analysis.gain(
-        *(
-            Change(
-                host_cut=cut,
-                host_cut_factor=max(1 - kept, 0.0),
-                drop_calls=drop,
-                durations=(
-                    work.rows[first],
-                    np.minimum(factor * longest, ns[owner[first]]).astype(np.int64),
-                ),
-            )
-            for factor, kept in zip(options.left, host, strict=True)
-        )
     )
 
 
@@ -254,6 +247,30 @@ def _other_sizes(t: TraceBuilder) -> None:
                 t.kernel("eager", begin + 60 + k * 100, 95, launch_at=begin + 50 + k * 100)
 
 
+def _counter(t: TraceBuilder, *, compiled: bool) -> None:
+    for step in range(4):
+        at = step * 4_000.0
+        t.step(at, 4_000)
+        for call in range(2):
+            begin = at + 20 + call * 1_900
+            t.python("torch/_dynamo/eval_frame.py(956): compile_wrapper", begin, 1_800)
+            t.op("TorchDynamo Cache Lookup", begin + 5, 30)
+            if compiled:
+                t.op("Torch-Compiled Region: 0/7", begin + 40, 100)
+                t.kernel("triton_poi_fused_0", begin + 90, 10, launch_at=begin + 80)
+            for k in range(0 if compiled else 50):
+                ts = begin + 50 + k * 34
+                t.kernel("add", ts + 15, 4, launch_at=ts + 10, op="aten::add")
+
+
+def _counts_in_python(t: TraceBuilder) -> None:
+    _counter(t, compiled=False)
+
+
+def _counts_on_device(t: TraceBuilder) -> None:
+    _counter(t, compiled=True)
+
+
 def _falls_back(t: TraceBuilder) -> None:
     _training(t, falls_back=True)
 
@@ -275,6 +292,8 @@ RULE = Rule(
     examples=(
         Example("eager steps after the eighth version", _falls_back, fires=True),
         Example("inputs of other sizes run eagerly, past a lower limit", _other_sizes, fires=True),
+        Example("no call finds a version", _counts_in_python, fires=True),
+        Example("every call runs a compiled region", _counts_on_device, fires=False),
         Example("an eighth version that serves all steps", _stays_compiled, fires=False),
     ),
 )

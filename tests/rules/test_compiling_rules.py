@@ -1,0 +1,83 @@
+"""Compiled functions that run eagerly since before the recording began, by sums done by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from kinetoscope.analysis import Analysis, AnalysisOptions
+from kinetoscope.engine import run_rules
+from kinetoscope.rules.api import Hit
+from kinetoscope.rules.registry import all_rules
+from kinetoscope.testing import TraceBuilder
+
+RULES = {rule.code: rule for rule in all_rules()}
+STEP_US = 4_000
+FRAME = "torch/_dynamo/eval_frame.py(956): compile_wrapper"
+
+
+def _program(op: str = "aten::add", *, stacks: bool = True, region: bool = False) -> TraceBuilder:
+    """Four steps of two calls that look for a version and issue 50 operators, and a product."""
+    t = TraceBuilder()
+    for step in range(4):
+        t.step(step * STEP_US, STEP_US)
+        for begin in (step * STEP_US + 20, step * STEP_US + 2_020):
+            if stacks:
+                t.python(FRAME, begin, 1_800)
+            t.op("TorchDynamo Cache Lookup", begin, 30)
+            if region:
+                t.op("Torch-Compiled Region: 0/0", begin + 32, 1_760)
+            for k in range(50):
+                at = begin + 50 + k * 34
+                t.kernel("add", at + 15, 4, launch_at=at + 10, op=op, dims=[[64, 64], [64, 64]])
+            t.kernel("gemm", begin + 1_890, 4, launch_at=begin + 1_880, op="aten::mm")
+    return t
+
+
+def _hit(t: TraceBuilder) -> Hit | None:
+    analysis = Analysis(t.read(), AnalysisOptions(real_step_ns=STEP_US * 1_000))
+    outcome = RULES["FW512"].run(analysis)
+    assert outcome.error is None
+    return next(iter(outcome.hits), None)
+
+
+def test_calls_cost_what_compiled_ones_do_and_one_kernel_each() -> None:
+    hit = _hit(_program())
+    assert hit is not None
+    # Of 4000 us two calls of 1800 go. In place of each comes one launch of 10 us, and cautiously
+    # 300 us around it, likely 130 us, at best 60 us.
+    rest = STEP_US - 2 * 1_800
+    assert hit.gain.low == pytest.approx(STEP_US / (rest + 2 * (300 + 10)), rel=0.02)
+    assert hit.gain.mid == pytest.approx(STEP_US / (rest + 2 * (130 + 10)), rel=0.02)
+    assert hit.gain.high == pytest.approx(STEP_US / (rest + 2 * (60 + 10)), rel=0.02)
+    values = {e.name: e.value for e in hit.evidence}
+    assert values["eager_calls_per_step"] == 2
+    assert values["host_time"] == 2 * 1_800_000
+
+
+def test_without_frames_nothing_tells_where_a_call_ends() -> None:
+    hit = _hit(_program(stacks=False))
+    assert hit is not None
+    assert hit.gain.low == 1.0
+    assert "operators a step" not in hit.message
+
+
+@pytest.mark.parametrize(
+    "t",
+    [
+        # The region calls a function that is left out on purpose: its operators stay eager.
+        _program(region=True),
+        # Torch before 2.2 marks no regions; compiled code calls libraries and nothing pointwise.
+        _program("aten::mm"),
+    ],
+    ids=["left out", "no marks"],
+)
+def test_calls_that_find_a_version_are_left_alone(t: TraceBuilder) -> None:
+    assert _hit(t) is None
+
+
+def test_it_explains_what_follows_from_it() -> None:
+    analysis = Analysis(_program().read())
+    outcomes = {outcome.rule.code: outcome for outcome in run_rules(analysis, all_rules())}
+    assert outcomes["FW512"].status == "fired"
+    assert outcomes["FW534"].record().reason == "explained by FW512"
+    assert outcomes["FW501"].status == "silent"
