@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -88,6 +87,7 @@ def measured(
 ) -> Experiment:
     """Run the experiment."""
     from kinetoscope._optional import need
+    from kinetoscope.cli.progress import within
     from kinetoscope.errors import InputNotFoundError
     from kinetoscope.experiments.tune import TuneOptions, tune
     from kinetoscope.result.saved import decode
@@ -106,12 +106,8 @@ def measured(
         diagnosis=known,
         recording=recording,
     )
-    return tune(list(program), options, _say)
-
-
-def _say(text: str) -> None:
-    if sys.stderr.isatty():
-        click.echo(f"{text} ...", err=True)
+    with within(budget) as tell:
+        return tune(list(program), options, tell)
 
 
 def finish(

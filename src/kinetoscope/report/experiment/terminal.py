@@ -42,7 +42,7 @@ def _table(page: Page, trials: list[Trial], options: RenderOptions) -> None:
         if promise:
             parts.append(f"{', '.join(trial.codes)} predicted {promise}")
         text.append("".join(f"; {part}" for part in parts if part), style="")
-        column = 4 if page.narrow else width + 2
+        column = 4 if page.narrow or 2 * width > page.width else width + 2
         page.hanging(head, text, indent=0, column=column)
         if options.verbose:
             for guard in trial.guards:
