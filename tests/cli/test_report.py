@@ -12,9 +12,11 @@ from pathlib import Path
 import pytest
 
 from kinetoscope.cli import run
-from kinetoscope.report import render
+from kinetoscope.compare import compare
+from kinetoscope.report import RenderOptions, comparison, experiment, render
 from tests import results
 from tests.compare import sides
+from tests.experiments import samples
 
 COMMAND = [sys.executable, "-m", "kinetoscope"]
 
@@ -154,3 +156,58 @@ def test_a_report_shows_the_loop(tmp_path: Path, capsys: pytest.CaptureFixture[s
         assert f"DL101 predicted {loader.gain.mid:.1f}x ({low:.1f}x to {high:.1f}x)" in flat
         assert "achieved 4.00x" in flat
     assert '"before":{"kind":"comparison"' in page.read_text()
+
+
+def _saved(folder: Path, name: str, text: str) -> str:
+    path = folder / name
+    path.write_text(text, encoding="utf-8")
+    return str(path)
+
+
+def test_what_tune_measured_is_shown_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = samples.experiment()
+    saved = _saved(tmp_path, "tuned.json", experiment.render(made, "json"))
+    page, note = tmp_path / "page.html", tmp_path / "note.md"
+    assert run(["report", saved, "-o", str(page), "-o", str(note)]) == 0
+    shown = capsys.readouterr().out
+    assert shown == experiment.render(made, "terminal", RenderOptions(width=100))
+    assert note.read_text(encoding="utf-8") == experiment.render(made, "markdown")
+    assert '"kind":"experiment"' in page.read_text(encoding="utf-8")
+    assert run(["report", saved, "--format", "json"]) == 0
+    assert capsys.readouterr().out == Path(saved).read_text(encoding="utf-8")
+
+
+def test_a_comparison_is_shown_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made = compare([sides.run(40)], [sides.run(20)])
+    saved = _saved(tmp_path, "compared.json", comparison.render(made, "json"))
+    assert run(["report", saved]) == 0
+    assert capsys.readouterr().out == comparison.render(made, "terminal", RenderOptions(width=100))
+
+
+@pytest.mark.parametrize(
+    ("words", "option"),
+    [
+        (["--format", "sarif"], "--format sarif"),
+        (["--before", "x.json"], "--before"),
+        (["--fail-on", "high"], "--fail-on"),
+    ],
+)
+def test_options_that_mean_nothing_for_what_tune_measured(
+    words: list[str], option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    saved = _saved(tmp_path, "tuned.json", experiment.render(samples.experiment(), "json"))
+    assert run(["report", saved, *words]) == 2
+    assert f"{option} is for the result of a diagnosis" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["compare", "analyze"])
+def test_others_say_what_shows_it(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    saved = _saved(tmp_path, "tuned.json", experiment.render(samples.experiment(), "json"))
+    assert run([command, saved, *[saved] * (command == "compare")]) == 3
+    err = capsys.readouterr().err
+    assert "`kinetoscope report " in err
+    assert "shows it again" in err

@@ -12,6 +12,7 @@ from kinetoscope.cli import comparing
 
 if TYPE_CHECKING:
     from kinetoscope.experiments.remedy import Remedy
+    from kinetoscope.report import RenderOptions
     from kinetoscope.result.experiment import Experiment
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -119,14 +120,29 @@ def finish(
     no_color: bool,
 ) -> None:
     """Print and save."""
+    from kinetoscope.cli import output
+
+    shown = output.stdout_options(no_color=no_color, all_findings=False, verbose=verbose)
+    save(experiment, comparing.check_outputs(outputs), shown)
+    show(experiment, form, shown)
+
+
+def save(experiment: Experiment, files: Sequence[tuple[Path, str]], shown: RenderOptions) -> None:
+    """Write an experiment to files and say so on stderr."""
     from dataclasses import replace
 
     from kinetoscope.cli import output
     from kinetoscope.report.experiment import render
 
-    shown = output.stdout_options(no_color=no_color, all_findings=False, verbose=verbose)
     plain = replace(shown, color=False, unicode=True, width=100)
-    for path, suffix_form in comparing.check_outputs(outputs):
-        output.write_file(path, render(experiment, suffix_form, plain))
+    for path, form in files:
+        output.write_file(path, render(experiment, form, plain))
         click.echo(f"wrote {path}", err=True)
+
+
+def show(experiment: Experiment, form: str, shown: RenderOptions) -> None:
+    """Print an experiment."""
+    from kinetoscope.cli import output
+    from kinetoscope.report.experiment import render
+
     output.write(render(experiment, form, shown), utf8=form in ("json", "html"))
