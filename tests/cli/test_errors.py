@@ -64,7 +64,7 @@ def test_an_unexpected_error_asks_for_a_report(
     def broken(*_: Any, **__: Any) -> None:
         raise ZeroDivisionError("by \x1b[31mnothing")
 
-    monkeypatch.setattr("kinetoscope.result.saved.decode", broken)
+    monkeypatch.setattr("kinetoscope.result.saved.decode_any", broken)
     assert run(["report", str(saved)]) == 70
     err = capsys.readouterr().err
     assert "unexpected ZeroDivisionError: by \\x1b[31mnothing" in err
@@ -81,7 +81,7 @@ def test_ctrl_c(
     def interrupted(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("kinetoscope.result.saved.decode", interrupted)
+    monkeypatch.setattr("kinetoscope.result.saved.decode_any", interrupted)
     assert run(["report", str(saved)]) == 130
     assert capsys.readouterr().err == "kinetoscope: interrupted\n"
 

@@ -11,10 +11,11 @@ from kinetoscope.compare import compare
 from kinetoscope.compare.scaling import compare_scaling
 from kinetoscope.report import RenderOptions
 from kinetoscope.report.comparison import COMPARISON_FORMATS, render
-from kinetoscope.result import schema
+from kinetoscope.result import Budget, schema
 from kinetoscope.result.comparison import Comparison
+from kinetoscope.result.profile import Cost
 from tests import results
-from tests.compare.sides import run
+from tests.compare.sides import MS, run
 
 
 def _comparisons() -> dict[str, Comparison]:
@@ -60,3 +61,25 @@ def test_documents_obey_the_schema(name: str) -> None:
 def test_the_published_schemas_are_current() -> None:
     for name, text in schema.other_texts().items():
         assert json.loads(text) == schema.published(name), "run: python docs/generate.py --write"
+
+
+def test_what_is_gone_or_new_took_no_time_on_the_other_side() -> None:
+    def cost(name: str, ms: int) -> Cost:
+        return Cost(name=name, device_ns=ms * MS, calls=2.0)
+
+    waiting = (Budget("data_loading", "waiting", 30 * MS, 0.75), Budget("compute", "k", 10 * MS, 1))
+    copying = (Budget("memory", "copies", 5 * MS, 0.3), Budget("compute", "k", 10 * MS, 0.7))
+    before = run(40, costs=(cost("old_op", 9), cost("kept_op", 4)), budget=waiting)
+    after = run(15, costs=(cost("new_op", 3), cost("kept_op", 1)), budget=copying)
+    comparison = compare(before, after)
+    page = " ".join(render(comparison, "terminal", RenderOptions(width=100)).split())
+    assert "data loading: waiting (gone, 30.0 ms before)" in page
+    assert "memory: copies (new, 5.00 ms)" in page
+    assert "operator old_op: gone, 9.00 ms before on the device" in page
+    assert "operator new_op: new, 3.00 ms on the device" in page
+    assert "operator kept_op: faster, 4.00 ms -> 1.00 ms on the device" in page
+    note = render(comparison, "markdown")
+    assert "| -30.0 ms | 30.0 ms | gone | data loading | waiting |" in note
+    assert "| +5.00 ms | new | 5.00 ms | memory | copies |" in note
+    for text in (page, note, render(comparison, "html")):
+        assert "0 ns" not in text.replace("10 ns", "")

@@ -84,6 +84,9 @@ function lineColors(rows: BudgetChange[]): string[] {
 
 const SHOWN_LINES = 8;
 
+/** What one side does not have took no 0 ns there. */
+const timeOr = (ns: number, without: string): string => (ns ? duration(ns) : without);
+
 function budgetTable(rows: BudgetChange[], colors: string[], classes: Record<string, string>): HTMLElement {
   const order = rows.map((_, i) => i).sort((a, b) => Math.abs(rows[b].change_ns) - Math.abs(rows[a].change_ns));
   const body = h("tbody");
@@ -92,13 +95,13 @@ function budgetTable(rows: BudgetChange[], colors: string[], classes: Record<str
     const same = row.change === "same";
     body.append(h("tr", {},
       h("th", { scope: "row" }, dot(colors[i]), ` ${row.label} `, h("small", { text: classes[row.class] ?? row.class })),
-      h("td", { class: "number", text: duration(row.before_ns) }),
-      h("td", { class: "number", text: duration(row.after_ns) }),
+      h("td", { class: "number", text: timeOr(row.before_ns, same ? "–" : "new") }),
+      h("td", { class: "number", text: timeOr(row.after_ns, same ? "–" : "gone") }),
       h("td", { class: `number ${same ? "zero" : row.change_ns < 0 ? "less" : "more"}` },
         same ? "noise" : `${row.change_ns < 0 ? "▼" : "▲"} ${change(row.change_ns)}`)));
   }
   const head = h("tr", {}, h("th", { scope: "col", text: "Line of the budget" }), ...["Before", "After", "Change"].map((text) => h("th", { scope: "col", class: "number", text })));
-  const more = order.slice(SHOWN_LINES).map((i) => `${rows[i].label}: ${duration(rows[i].before_ns)} before, ${duration(rows[i].after_ns)} after`);
+  const more = order.slice(SHOWN_LINES).map((i) => `${rows[i].label}: ${timeOr(rows[i].before_ns, "nothing")} before, ${timeOr(rows[i].after_ns, "nothing")} after`);
   return h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Budget before and after, table" },
     h("table", { class: "plain" }, h("caption", { class: "offscreen", text: "Budget of a step before and after" }), h("thead", {}, head), body),
     more.length ? explain(h("button", { type: "button", class: "num", text: plural(more.length, "smaller line") }), more.join("; ")) : null);

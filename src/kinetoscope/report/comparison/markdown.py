@@ -72,12 +72,17 @@ def _budget(comparison: Comparison, most: int) -> str:
     return "\n".join(
         head
         + [
-            f"| {words.signed(row.change_ns)} | {units.duration(row.before_ns)} "
-            f"| {units.duration(row.after_ns)} | {phrases.CLASSES[row.class_]} "
+            f"| {words.signed(row.change_ns)} | {_time(row.before_ns, 'new')} "
+            f"| {_time(row.after_ns, 'gone')} | {phrases.CLASSES[row.class_]} "
             f"| {escape(row.label)} |"
             for row in rows
         ]
     )
+
+
+def _time(ns: int, without: str) -> str:
+    """A time of one side; what the side does not have took no 0 ns."""
+    return units.duration(ns) if ns else without
 
 
 def _findings(comparison: Comparison) -> str:
@@ -99,10 +104,9 @@ def _costs(comparison: Comparison, most: int) -> str:
     rows = words.changed(comparison.operators, most)
     if not rows:
         return ""
-    head = ["| change | | what | time a step |", "|--:|---|---|---|"]
+    head = ["| change | what | time a step |", "|--:|---|---|"]
     body = [
-        f"| {words.signed(row.change_ns)} | {row.change} | {escape(words.cost(row))} "
-        f"| {words.cost_times(row)} on the {row.on} |"
+        f"| {words.signed(row.change_ns)} | {escape(words.cost(row))} | {words.cost_times(row)} |"
         for row in rows
     ]
     table = "\n".join(head + body)

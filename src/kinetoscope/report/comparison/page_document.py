@@ -161,8 +161,8 @@ def _row(row: CostChange, *, modules: bool) -> tuple[Cell, ...]:
         _became(row.change, before=first, after=second),
         None if first or second else row.change_ns,
         row.noise_ns,
-        None if first else before,
-        None if second else after,
+        None if first or row.change == "added" else before,
+        None if second or row.change == "gone" else after,
         None if first else row.before_calls,
         None if second else row.after_calls,
         row.on,
@@ -178,4 +178,4 @@ def _unlisted(row: CostChange) -> tuple[bool, bool]:
 def _became(change: Change, *, before: bool, after: bool) -> str:
     if before or after:
         return f"not listed {'before' if before else 'after'}"
-    return "noise" if change == "same" else change
+    return {"same": "noise", "added": "new"}.get(change, change)

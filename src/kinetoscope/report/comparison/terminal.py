@@ -5,7 +5,6 @@ from __future__ import annotations
 from rich.cells import cell_len
 from rich.text import Text
 
-from kinetoscope import units
 from kinetoscope.report import RenderOptions, phrases
 from kinetoscope.report.comparison import words
 from kinetoscope.report.layout import Page
@@ -86,9 +85,6 @@ def _scaling(page: Page, comparison: Comparison) -> None:
         _row(page, fit)
 
 
-_MARKS = {"added": "+", "gone": "-", "faster": "faster", "slower": "slower", "same": "noise"}
-
-
 def _budget(page: Page, comparison: Comparison, most: int) -> None:
     rows = [row for row in comparison.budget if row.change != "same"][:most]
     if not comparison.budget:
@@ -105,7 +101,7 @@ def _budget(page: Page, comparison: Comparison, most: int) -> None:
 
 
 def _budget_text(row: BudgetChange) -> str:
-    times = f"{units.duration(row.before_ns)} -> {units.duration(row.after_ns)}"
+    times = words.times(row.before_ns, row.after_ns)
     return f"{phrases.CLASSES[row.class_]}: {clean(row.label)} ({times})"
 
 
@@ -118,7 +114,7 @@ def _costs(page: Page, comparison: Comparison, most: int) -> None:
     for row in rows:
         style = "red" if row.change_ns > 0 else "green"
         head = Text(f"{words.signed(row.change_ns):>9}", style=style)
-        text = f"{words.cost(row)}: {row.change}, {words.cost_times(row)} on the {row.on}"
+        text = f"{words.cost(row)}: {words.cost_times(row)}"
         page.hanging(head, text, indent=2, column=_COLUMN)
 
 

@@ -111,11 +111,21 @@ def cost(row: CostChange) -> str:
 
 
 def cost_times(row: CostChange) -> str:
-    """Return its times on both sides, by the clock that the change speaks of."""
+    """Return what became of it and its times, by the clock that the change speaks of."""
     device = row.on == "device"
     before = row.before_device_ns if device else row.before_host_ns
     after = row.after_device_ns if device else row.after_host_ns
-    return f"{units.duration(before)} -> {units.duration(after)}"
+    word = "" if 0 in (before, after) else f"{row.change}, "
+    return f"{word}{times(before, after)} on the {row.on}"
+
+
+def times(before_ns: int, after_ns: int) -> str:
+    """Return both times of what changed; what one side does not have took no 0 ns there."""
+    if not before_ns:
+        return f"new, {units.duration(after_ns)}"
+    if not after_ns:
+        return f"gone, {units.duration(before_ns)} before"
+    return f"{units.duration(before_ns)} -> {units.duration(after_ns)}"
 
 
 def finding(item: FindingChange) -> str:
