@@ -129,6 +129,19 @@ def pageable_program(kind: str, microseconds: int, *, size: int) -> TraceBuilder
     return t
 
 
+def test_a_restart_is_spread_over_the_batches_of_its_epoch() -> None:
+    """Ten steps of 10 ms and a restart of 60 ms; with 12 batches that is 5 ms a step."""
+    t = TraceBuilder()
+    known = next(rule for rule in all_rules() if rule.code == "DL103")
+    next(e for e in known.examples if "few batches" in e.title).build(t)
+    outcome = run("DL103", t)
+    assert value(outcome, "steps_per_epoch") == 12
+    assert value(outcome, "restart_share") == pytest.approx(60 / 180, rel=0.02)
+    gain = outcome.hits[0].gain
+    assert gain is not None
+    assert gain.high == pytest.approx(15 / 10, rel=0.05)
+
+
 def test_pageable_copies_gain_the_difference_to_the_link() -> None:
     # 55.4 MB take 1 ms from pinned memory on an H200 and take 5 ms here; the step is 10 ms.
     outcome = run("DL105", pageable_program("HtoD Pageable", 5_000, size=55_400_000))

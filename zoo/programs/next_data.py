@@ -44,7 +44,7 @@ class Ultrasound(Dataset):
 @case(
     "hearts measured in frames that are filtered again each time they are drawn",
     "data_loading",
-    codes=("DL101", "DL108"),
+    codes=("DL101", "DL102", "DL108"),
     functions=("__getitem__", "measure"),
     plant_in="Ultrasound.__getitem__",
 )

@@ -126,6 +126,16 @@ def begins_loader_epoch(name: str) -> bool:
     return is_loader_epoch_frame(name) and name.endswith(_LOADER_EPOCH_BEGINS)
 
 
+def is_loader_request(name: str) -> bool:
+    """The loader asks a worker for one more batch, if the epoch has one (`_try_put_index`)."""
+    return "torch/utils/data/dataloader.py(" in name and name.endswith(": _try_put_index")
+
+
+def is_queue_put(name: str) -> bool:
+    """Something goes into a queue to another process (multiprocessing/queues.py)."""
+    return name.endswith(": put") and "multiprocessing/queues.py(" in name
+
+
 def is_process_start(name: str) -> bool:
     """`multiprocessing` starts a process: the system call of its start methods."""
     return name in ("<built-in function fork>", "<built-in function spawnv_passfds>")

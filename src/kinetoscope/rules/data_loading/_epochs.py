@@ -13,7 +13,9 @@ from kinetoscope.trace.frames import (
     begins_loader_epoch,
     is_loader_epoch_frame,
     is_loader_of_processes,
+    is_loader_request,
     is_process_start,
+    is_queue_put,
 )
 from kinetoscope.trace.kinds import Kind
 from kinetoscope.trace.links import rows_of
@@ -38,6 +40,8 @@ class Epochs:
             epochs that keep their workers begin as well.
         rows: host events to name the place by.
         seen: True when Python frames show the restart, False when it was inferred.
+        batches: of an epoch, where the recording shows that all of them were asked for at once or
+            soon after its beginning; None where it does not.
     """
 
     count: int
@@ -46,6 +50,7 @@ class Epochs:
     first: IntArray
     rows: IntArray
     seen: bool
+    batches: int | None = None
 
 
 def epochs(analysis: Analysis) -> Epochs:
@@ -76,7 +81,26 @@ def _from_frames(analysis: Analysis, frames: IntArray, waits: IntArray) -> Epoch
         first=first,
         rows=frames[starting],
         seen=True,
+        batches=_batches(analysis, starts),
     )
+
+
+def _batches(analysis: Analysis, starts: Intervals) -> int | None:
+    """Batches of the last epoch that began, told by the first request that found none left.
+
+    The loader asks for a few batches ahead for each worker, and for one more with each batch that
+    it hands out; a request that puts nothing into a worker's queue found the epoch exhausted.
+    """
+    if starts[0].size == 0:
+        return None
+    ts, dur = analysis.trace.column("ts_ns"), analysis.trace.column("dur_ns")
+    asked = analysis.matching(is_loader_request)
+    asked = asked[ts[asked] >= starts[0][-1]]
+    asked = asked[np.argsort(ts[asked])]
+    put = np.sort(ts[analysis.matching(is_queue_put)])
+    served = np.searchsorted(put, ts[asked] + dur[asked]) > np.searchsorted(put, ts[asked])
+    none_left = np.flatnonzero(~served)
+    return int(none_left[0]) if none_left.size and none_left[0] > 0 else None
 
 
 def _from_ranges(analysis: Analysis, waits: IntArray) -> Epochs:

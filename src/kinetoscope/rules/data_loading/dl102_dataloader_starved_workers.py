@@ -21,7 +21,9 @@ the time. Taking a batch that is ready and rebuilding its tensors is not waiting
 counted: workers cannot fetch ahead across epochs. How far more workers scale (cores, disk,
 network) is not in the recording either: the cautious end of the gain doubles the workers' pace,
 the likely one makes it fourfold. Profiling slows the main process but not its workers: where it
-waits in some steps only, the program may wait in all of them without the profiler.
+waits in some steps only, the program may wait in all of them without the profiler. Workers that
+began together deliver together: then one step in as many as there are workers waits for all of
+them, and a short recording with one such step does not tell how often that is.
 """
 
 from __future__ import annotations
@@ -61,16 +63,20 @@ class Thresholds(Options, frozen=True):
     """Part of the waiting time in which the device is idle."""
     min_steps: float = 0.5
     """Part of the later half of the steps that must wait: a start-up transient does not last."""
+    min_burst: float = 0.3
+    """Waiting time as a share of the step, when a single later step waits: less may be one slow
+    sample."""
 
 
 def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
     """Compare the waits for the workers with the device's idle time."""
     rows = np.setdiff1d(loader_rows(analysis, is_loader_of_processes), epochs(analysis).first)
-    lasts = rows.size > 0 and _lasts(analysis, rows, options)
-    if not lasts and not _recurs(analysis, rows, options):
-        return
     waiting = _blocked(analysis, rows)
     share = measure(waiting) / (analysis.step_ns * analysis.steps_on_host)
+    lasts = rows.size > 0 and _lasts(analysis, rows, options)
+    bursts = share >= options.min_burst and _bursts(analysis, rows, waiting, options)
+    if not lasts and not bursts and not _recurs(analysis, rows, options):
+        return
     exposed = exposed_ratio(analysis, waiting)
     if share < options.min_share or exposed < options.min_exposed:
         return
@@ -82,7 +88,7 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
     yield Hit(
         message=f"The main process waits {duration(per_step)} of each step for the DataLoader's "
         f"workers ({percent(min(share, 1.0))} of the step); they run in other processes, which "
-        "the recording does not show." + ("" if lasts else _MAY_HIDE),
+        "the recording does not show." + ("" if lasts else _IN_BURSTS if bursts else _MAY_HIDE),
         evidence=(
             Evidence("wait_per_step", per_step, "ns"),
             Evidence("wait_share", round(min(share, 1.0), 4), "ratio", "derived"),
@@ -99,13 +105,17 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
             "prefetch_factor=4, persistent_workers=True, pin_memory=True)",
             reference="https://docs.pytorch.org/docs/stable/data.html#multi-process-data-loading",
         ),
-        gain=_gain(analysis, waiting, step) if lasts else _hidden_gain(analysis, waiting),
-        confidence=0.9 if lasts else 0.4,
+        gain=_gain(analysis, waiting, step) if lasts or bursts else _hidden_gain(analysis, waiting),
+        confidence=0.9 if lasts else 0.6 if bursts else 0.4,
         claims=waiting,
-        at_most="critical" if lasts else "medium",
+        at_most="critical" if lasts or bursts else "medium",
     )
 
 
+_IN_BURSTS = (
+    " Not every step waits: the workers deliver in bursts, all of them at about the same time, so "
+    "one step waits for as long as the next ones save."
+)
 _MAY_HIDE = (
     " Not every step waits: profiling slows the main process down to about the pace of its "
     "workers, so without the profiler it may wait longer."
@@ -161,6 +171,20 @@ def _lasts(analysis: Analysis, rows: IntArray, options: Thresholds) -> bool:
     return bool((late >= options.min_share * analysis.step_ns).mean() >= options.min_steps)
 
 
+def _bursts(analysis: Analysis, rows: IntArray, waiting: Intervals, options: Thresholds) -> bool:
+    """Does a batch come late after one that was ready? The queue was filled before, so no start-up.
+
+    Workers that have nothing else to do between two batches than to fetch the next one come too
+    late for it: that needs no second wait to be told.
+    """
+    if not analysis.has("stacks"):
+        return False
+    ts, dur = analysis.trace.column("ts_ns")[rows], analysis.trace.column("dur_ns")[rows]
+    late = Coverage(waiting).between(ts, ts + dur) >= options.min_burst * analysis.step_ns
+    ready = np.flatnonzero(~late)
+    return bool(ready.size > 0 and late[ready[0] :].any())
+
+
 def _recurs(analysis: Analysis, rows: IntArray, options: Thresholds) -> bool:
     """Do half of the steady steps wait, though not the later ones? Only frames tell waiting."""
     if rows.size == 0 or not analysis.has("stacks"):
@@ -178,6 +202,18 @@ def _starved(t: TraceBuilder) -> None:
         t.step(at, 10_000)
         t.loader(at, 7_000, workers=True)
         t.kernel("gemm", at + 7_100, 2_500, launch_at=at + 7_050)
+
+
+def _in_bursts(t: TraceBuilder) -> None:
+    at = 0.0
+    for step in range(4):
+        wait = 40_000.0 if step == 2 else 100.0
+        t.step(at, wait + 6_000)
+        t.python("train.py(10): step", at + 1, wait + 5_990)
+        t.loader(at + 2, wait, workers=True)
+        t.python("<built-in method poll of select.poll object>", at + 3, wait - 10)
+        t.kernel("gemm", at + wait + 100, 2_500, launch_at=at + wait + 50)
+        at += wait + 6_000
 
 
 def _fills_up(t: TraceBuilder) -> None:
@@ -200,6 +236,7 @@ RULE = Rule(
     references=("https://docs.pytorch.org/docs/stable/data.html#multi-process-data-loading",),
     examples=(
         Example("workers that are late in every step", _starved, fires=True),
+        Example("all workers late together, once in the recording", _in_bursts, fires=True),
         Example("one long wait until the queue is filled", _fills_up, fires=False),
     ),
 )

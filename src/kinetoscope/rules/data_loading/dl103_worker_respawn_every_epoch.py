@@ -17,9 +17,10 @@ For very short epochs iterate over an endless sampler instead.
 
 ## Limits
 The gain holds for epochs as short as the recorded ones. A recording that happens to hold the end
-of one long epoch shows a single restart, which this rule leaves alone. The first batch of an
-epoch has to be waited for with persistent workers too, though not for as long: that part of
-the gain is an estimate.
+of one long epoch shows a single restart, which this rule leaves alone, unless the loader is seen
+to ask for all batches of the new epoch in the recorded steps: then the epoch is short. The first
+batch of an epoch has to be waited for with persistent workers too, though not for as long: that
+part of the gain is an estimate.
 """
 
 from __future__ import annotations
@@ -27,14 +28,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 
 from kinetoscope.analysis import Analysis
 from kinetoscope.metrics.intervals import Intervals, measure, merge
 from kinetoscope.replay import Change
-from kinetoscope.result import Evidence, Fix
+from kinetoscope.result import Evidence, Fix, Gain
 from kinetoscope.rules.api import Example, Hit, Options, Rule
-from kinetoscope.rules.data_loading._epochs import cost, epochs
+from kinetoscope.rules.data_loading._epochs import Epochs, cost, epochs
 from kinetoscope.rules.data_loading._input import exposed_ratio
 from kinetoscope.units import count, duration, percent
 
@@ -48,7 +50,7 @@ class Thresholds(Options, frozen=True):
     min_share: float = 0.05
     """Ending and starting workers as a share of the time; the border of DL101."""
     min_restarts: int = 2
-    """Fewer say nothing about how long an epoch is."""
+    """Fewer say nothing about how long an epoch is, unless its batches are known."""
     min_exposed: float = 0.5
     """Part of the restarts in which the device is idle."""
 
@@ -57,15 +59,18 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
     """Add up what the beginnings of epochs cost."""
     found = epochs(analysis)
     stretch = cost(found)
-    total = analysis.step_ns * analysis.steps_on_host
-    share = measure(stretch) / total
-    restarting = measure(found.restart) / total
-    if found.count < options.min_restarts or restarting < options.min_share:
+    if found.count == 0 or (found.count < options.min_restarts and found.batches is None):
+        return
+    steps = analysis.steps_on_host / found.count
+    if found.count < options.min_restarts:
+        steps = float(found.batches or 1)
+    time = analysis.step_ns * steps * found.count
+    share = measure(stretch) / time
+    if measure(found.restart) < options.min_share * time:
         return
     if exposed_ratio(analysis, stretch) < options.min_exposed:
         return
     each = measure(stretch) // found.count
-    steps = analysis.steps_on_host / found.count
     yield Hit(
         message=f"The DataLoader starts its workers anew {_how_often(steps)}: "
         f"{duration(each)} each time, {percent(min(share, 1.0))} of the time.",
@@ -82,11 +87,7 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
             snippet="loader = DataLoader(..., persistent_workers=True)  # before the epoch loop",
             reference="https://docs.pytorch.org/docs/stable/data.html#torch.utils.data.DataLoader",
         ),
-        gain=analysis.gain(
-            Change(host_cut=found.restart),
-            Change(host_cut=merge(found.restart, _most(found.first_wait))),
-            Change(host_cut=stretch),
-        ),
+        gain=_gain(analysis, found, analysis.steps_on_host / found.count / steps),
         confidence=0.9 if found.seen else 0.7,
         claims=stretch,
     )
@@ -94,6 +95,20 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
 
 def _how_often(steps: float) -> str:
     return "in every step" if round(steps, 1) == 1 else f"every {count(round(steps, 1))} steps"
+
+
+def _gain(analysis: Analysis, found: Epochs, part: float) -> Gain:
+    """By replay; `part` is the number of recorded steps to a restart over that of an epoch.
+
+    What a restart costs is spread over all of them: the rest of the step stays as it is.
+    """
+    gain = analysis.gain(
+        Change(host_cut=found.restart),
+        Change(host_cut=merge(found.restart, _most(found.first_wait))),
+        Change(host_cut=cost(found)),
+    )
+    low, mid, high = (round(1 + part * (x - 1), 3) for x in (gain.low, gain.mid, gain.high))
+    return msgspec.structs.replace(gain, low=low, mid=mid, high=high)
 
 
 _STARTING = 0.75
@@ -119,6 +134,25 @@ def _short_epochs(t: TraceBuilder) -> None:
         t.kernel("gemm", at + 91_300, 8_000, launch_at=at + 91_200)
 
 
+def _one_short_epoch(t: TraceBuilder) -> None:
+    """Ten steps of 10 ms; the one restart takes 60 ms and asks for 12 batches, all there are."""
+    at = 0.0
+    for step in range(10):
+        restart = 60_000.0 if step == 2 else 0.0
+        t.step(at, restart + 10_000)
+        if restart:
+            t.python("torch/utils/data/dataloader.py(428): _get_iterator", at, restart)
+        batches = (12 if restart else 1) if step < 3 else 0
+        for batch in range(max(batches, 1)):
+            start = at + 100 + batch * 100
+            t.python("torch/utils/data/dataloader.py(1550): _try_put_index", start, 50)
+            if batches:
+                t.python("multiprocessing/queues.py(86): put", start + 10, 20)
+        t.loader(at + restart + 2_000, 100, workers=True)
+        t.kernel("gemm", at + restart + 2_300, 7_000, launch_at=at + restart + 2_200)
+        at += restart + 10_000
+
+
 def _kept_alive(t: TraceBuilder) -> None:
     for step in range(4):
         at = step * 20_000
@@ -140,6 +174,7 @@ RULE = Rule(
     references=("https://docs.pytorch.org/docs/stable/data.html#torch.utils.data.DataLoader",),
     examples=(
         Example("an epoch in every step, with new workers", _short_epochs, fires=True),
+        Example("one restart, for an epoch of few batches", _one_short_epoch, fires=True),
         Example("the same with workers that stay alive", _kept_alive, fires=False),
     ),
 )
