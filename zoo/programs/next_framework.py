@@ -282,7 +282,7 @@ class Wave(nn.Module):
 @case(
     "a diffusion model of motion whose averaged copy is updated tensor by tensor",
     "framework",
-    codes=("FW502", "FW501", "FW507"),
+    codes=("FW507",),
     functions=("follow", "denoise_step"),
     plant_in="Shadow.follow",
 )

@@ -66,6 +66,16 @@ def optimizer_steps(trace: Trace) -> OptimizerSteps:
     )
 
 
+_FEW = 8
+"""More optimizers than models of one program have, the two of a GAN or the five of a world model;
+so many belong to single layers or parameters."""
+
+
+def one_for_each(trace: Trace, found: OptimizerSteps) -> bool:
+    """Has each layer or parameter an optimizer of its own?"""
+    return found.rows.size >= _FEW * max(trace.steps.count, 1)
+
+
 def optimizer_kernels(analysis: Analysis) -> tuple[DeviceOps, IntArray]:
     """The device events, and the positions of those launched inside an optimizer's step."""
     work = analysis.get(device_ops)

@@ -1,8 +1,11 @@
-"""The optimizer updates one parameter tensor at a time.
+"""The optimizer, or a loop beside it, updates one parameter tensor at a time.
 
 ## What it finds
 An `Optimizer.step` in which every parameter tensor gets its own handful of pointwise operators,
-and no operator works on lists of tensors (`_foreach_*`, `_fused_*`).
+and no operator works on lists of tensors (`_foreach_*`, `_fused_*`). The same with an optimizer for
+each parameter or layer, stepped one after the other. And loops outside of optimizers that do the
+same few pointwise operators with tensor after tensor of different shapes, without gradients: a
+moving average of the weights, a target network that follows, clipping or decay by hand.
 
 ## Why it matters
 Adam needs about eight small operators for each tensor: a model of 240 tensors launches two
@@ -12,11 +15,15 @@ The device waits meanwhile.
 ## How to fix it
 `fused=True` in the optimizer's constructor does the whole update in a few kernels;
 `foreach=True` (the default on GPUs unless something switches it off) batches each operation over
-all tensors. Own optimizers: use `torch._foreach_*` operators, or compile the step.
+all tensors. Own optimizers and averages: use `torch._foreach_*` operators, or compile the step;
+`torch.optim.swa_utils.AveragedModel` with a multi-tensor average does it for averages. One
+optimizer over all parameters does in one call what one for each does in hundreds.
 
 ## Limits
 `foreach=False` may have been chosen to save memory: foreach needs temporaries of the size of the
-parameters, fused does not. Sparse gradients and `differentiable=True` allow neither.
+parameters, fused does not. Sparse gradients and `differentiable=True` allow neither. Optimizers
+that step in hooks of the backward pass save the memory of the gradients; one for each layer keeps
+most of that.
 """
 
 from __future__ import annotations
@@ -33,11 +40,14 @@ from kinetoscope.metrics.intervals import measure
 from kinetoscope.replay import Change
 from kinetoscope.result import Evidence, Fix, Location
 from kinetoscope.rules.api import Example, Hit, Options, Rule
+from kinetoscope.rules.framework._many_optimizers import host_share_of, many_optimizers
 from kinetoscope.rules.framework._optimizer import (
     OptimizerSteps,
+    one_for_each,
     optimizer_kernels,
     optimizer_steps,
 )
+from kinetoscope.rules.framework._single_tensors import ON_LISTS, single_tensors
 from kinetoscope.trace.trace import IntArray
 from kinetoscope.units import count, duration, percent
 
@@ -73,8 +83,19 @@ class Thresholds(Options, frozen=True):
 
 
 def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
-    """Count operators on single tensors in the optimizer's steps and replay them fused."""
+    """Look at the optimizer's steps, and at loops outside of them."""
     found = analysis.get(optimizer_steps)
+    if one_for_each(analysis.trace, found):
+        parts, left, passes = options.own_inflation, options.host_left_ns, options.passes_left
+        if host_share_of(analysis, found) >= options.min_share:
+            yield many_optimizers(analysis, found, parts=parts, left_ns=left, passes=passes)
+    else:
+        yield from _optimizer(analysis, options, found)
+    yield from single_tensors(analysis, options.min_updates, options.min_share)
+
+
+def _optimizer(analysis: Analysis, options: Thresholds, found: OptimizerSteps) -> Iterator[Hit]:
+    """Count operators on single tensors in the optimizer's steps and replay them fused."""
     steps = max(found.rows.size, 1)
     listed = found.foreach.size + found.fused.size
     if found.updates.size < options.min_updates * steps or listed >= _LIST_OPS * steps:
@@ -135,12 +156,7 @@ def _places(analysis: Analysis, found: OptimizerSteps) -> tuple[Location, ...]:
 
 def _fix(analysis: Analysis, found: OptimizerSteps) -> Fix:
     if _own(analysis, found):
-        return Fix(
-            summary="Update all tensors with one operator each, on lists: torch._foreach_*.",
-            snippet="torch._foreach_mul_(averages, beta)   # in place of a loop over parameters\n"
-            "torch._foreach_add_(averages, grads, alpha=1 - beta)",
-            reference="https://docs.pytorch.org/docs/stable/optim.html",
-        )
+        return ON_LISTS
     return Fix(
         summary="Let the optimizer update all tensors in a few kernels.",
         snippet=f"torch.optim.{found.names[0] if found.names else 'AdamW'}(..., fused=True)",
@@ -229,6 +245,46 @@ def _fused(t: TraceBuilder) -> None:
         t.kernel("multi_tensor_apply_kernel", at + 930, 40, launch_at=at + 120)
 
 
+def _one_each(t: TraceBuilder) -> None:
+    """Forty optimizers of one tensor, 100 µs each, beside 1 ms of other work."""
+    for step in range(4):
+        at = step * 5_000
+        t.step(at, 5_000)
+        t.op("aten::mm", at + 5, 20, dims=[[256, 256], [256, 256]])
+        t.kernel("sm90_gemm", at + 30, 900, launch_at=at + 10)
+        for i in range(40):
+            begin = at + 1_000 + 100 * i
+            t.annotation("Optimizer.step#AdamW.step", begin, 99)
+            for k, name in enumerate(("_foreach_lerp_", "_foreach_mul_", "_foreach_addcdiv_")):
+                t.op(f"aten::{name}", begin + 5 + 30 * k, 20)
+                launch_at = begin + 10 + 30 * k
+                t.kernel("multi_tensor_apply_kernel", launch_at + 8, 2, launch_at=launch_at)
+
+
+def _average(t: TraceBuilder, sizes: tuple[int, ...]) -> None:
+    """A loop over 40 tensors, 50 µs each, beside 1 ms of other work."""
+    for step in range(4):
+        at = step * 3_000
+        t.step(at, 3_000)
+        t.python("train.py(30): follow", at + 995, 2_004)
+        t.op("aten::mm", at + 5, 20, dims=[[256, 256], [256, 256]])
+        t.kernel("sm90_gemm", at + 30, 900, launch_at=at + 10)
+        for i in range(40):
+            size = sizes[i % len(sizes)]
+            for k, name in enumerate(("mul_", "add_")):
+                begin = at + 1_000 + 50 * i + 25 * k
+                t.op(f"aten::{name}", begin, 20, dims=[[size, size], []])
+                t.kernel("vectorized_elementwise_kernel", begin + 15, 2, launch_at=begin + 5)
+
+
+def _average_of_weights(t: TraceBuilder) -> None:
+    _average(t, (256, 64, 16))
+
+
+def _recurrence(t: TraceBuilder) -> None:
+    _average(t, (256,))
+
+
 def _many(t: TraceBuilder) -> None:
     _loop(t, 40)
 
@@ -249,6 +305,11 @@ RULE = Rule(
     ),
     examples=(
         Example("five operators for each of 40 tensors", _many, fires=True),
+        Example("an optimizer for each of 40 tensors", _one_each, fires=True),
+        Example(
+            "an average of 40 tensors of three shapes, one by one", _average_of_weights, fires=True
+        ),
         Example("a fused Adam", _fused, fires=False),
+        Example("the same loop over states of one shape", _recurrence, fires=False),
     ),
 )

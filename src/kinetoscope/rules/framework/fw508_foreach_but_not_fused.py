@@ -29,7 +29,7 @@ from kinetoscope.metrics.intervals import measure
 from kinetoscope.replay import Change
 from kinetoscope.result import Evidence, Fix
 from kinetoscope.rules.api import Example, Hit, Options, Rule
-from kinetoscope.rules.framework._optimizer import optimizer_kernels, optimizer_steps
+from kinetoscope.rules.framework._optimizer import one_for_each, optimizer_kernels, optimizer_steps
 from kinetoscope.units import duration, percent
 
 if TYPE_CHECKING:
@@ -58,6 +58,8 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
     steps = max(found.rows.size, 1)
     names = [name for name in found.names if name in _FUSABLE]
     if not names or found.fused.size or found.foreach.size < options.min_operations * steps:
+        return
+    if one_for_each(analysis.trace, found):  # FW507's
         return
     work, mine = optimizer_kernels(analysis)
     time = analysis.extent(found.rows)
