@@ -64,8 +64,9 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
     steps = analysis.steps_on_host / found.count
     if found.count < options.min_restarts:
         steps = float(found.batches or 1)
-    time = analysis.step_ns * steps * found.count
-    share = measure(stretch) / time
+    rest = max(analysis.step_ns * analysis.steps_on_host - measure(stretch), 0)
+    time = rest * steps * found.count / analysis.steps_on_host + measure(stretch)
+    share = measure(stretch) / max(time, 1)
     if measure(found.restart) < options.min_share * time:
         return
     if exposed_ratio(analysis, stretch) < options.min_exposed:
