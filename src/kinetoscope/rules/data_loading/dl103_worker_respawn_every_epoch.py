@@ -64,7 +64,8 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
     steps = analysis.steps_on_host / found.count
     if found.count < options.min_restarts:
         steps = float(found.batches or 1)
-    rest = max(analysis.step_ns * analysis.steps_on_host - measure(stretch), 0)
+    low, high = analysis.times.host_window
+    rest = max(high - low - measure(stretch), 0)
     time = rest * steps * found.count / analysis.steps_on_host + measure(stretch)
     share = measure(stretch) / max(time, 1)
     if measure(found.restart) < options.min_share * time:
