@@ -107,6 +107,31 @@ def test_a_remedy_is_tried_alone_so_its_own_gain_is_predicted() -> None:
     ] == [alone]
 
 
+def test_a_gain_is_predicted_for_the_remedy_that_it_was_computed_for() -> None:
+    """The gain of CP201 is that of TF32; bfloat16 also halves the traffic, and gains more."""
+    tf32 = Gain(2.4, 3.2, 4.2, "replay")
+    rules = (RuleOutcome("CP201", "silent", "explained", "float32 products", tf32),)
+    facts = dataclasses.replace(SERVING, settings={"matmul_precision": "highest", "tf32": True})
+    found = plan(facts, results.diagnosis(findings=(), rules=rules)).candidates
+    by_name = {named(c.remedy, c.value): c for c in found}
+    assert by_name["matmul-precision=high"].predicted == tf32
+    assert by_name["autocast=bfloat16"].predicted is None
+    assert by_name["autocast=bfloat16"].codes == ("CP201",)
+    first = {named(c.remedy, c.value) for c in found[:3]}
+    assert first == {"matmul-precision=high", "autocast=bfloat16", "autocast=float16"}
+
+
+def test_a_device_without_tf32_is_not_offered_it() -> None:
+    facts = dataclasses.replace(SERVING, settings={"matmul_precision": "highest", "tf32": False})
+    skipped = {remedy.id: reason for remedy, reason in plan(facts, None).skipped}
+    assert skipped["matmul-precision"] == "this device has no TF32"
+
+
+def test_gains_are_of_remedies_that_the_rule_names() -> None:
+    for rule in all_rules():
+        assert set(rule.gain_of) <= set(rule.remedies), rule.code
+
+
 def test_two_workers_load_twice_as_fast_and_no_faster() -> None:
     """Nine tenths of a step are loading: 10x without it. Two workers take 0.45 of the step for it:
     1 / 0.45 = 2.22x; four take 0.225: 4.44x."""

@@ -15,6 +15,7 @@ from kinetoscope.experiments._hooks import TOP, at_construction, tensors_of
 LOSSES = 20
 OUTPUTS = 5
 SAMPLE = 256
+_AMPERE = 8
 
 
 class Observer:
@@ -130,6 +131,7 @@ class Observer:
                 "matmul_precision": torch.get_float32_matmul_precision(),
                 "cudnn_benchmark": torch.backends.cudnn.benchmark,
                 "cudnn_tf32": _cudnn_tf32(torch),
+                "tf32": _tf32_units(torch),
                 "threads": torch.get_num_threads(),
                 "gc_enabled": gc.isenabled(),
                 "allocator": os.environ.get("PYTORCH_CUDA_ALLOC_CONF", ""),
@@ -147,6 +149,12 @@ def _cudnn_tf32(torch: Any) -> bool:
         return bool(torch.backends.cudnn.allow_tf32)
     except RuntimeError:  # set through the newer interface, which refuses the older one
         return True
+
+
+def _tf32_units(torch: Any) -> bool:
+    """Whether the device in use can multiply in TF32; True where that is not known."""
+    cuda = torch.cuda.is_available() and torch.cuda.is_initialized() and not torch.version.hip
+    return not cuda or torch.cuda.get_device_capability()[0] >= _AMPERE
 
 
 def _sample(tensor: Any) -> Any:

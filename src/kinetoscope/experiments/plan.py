@@ -21,13 +21,16 @@ class Candidate:
 
     Attributes:
         codes: rules that recommend it and fired.
-        predicted: the largest gain that these rules promise.
+        predicted: the largest gain that these rules promise it; None where they promise it to
+            another remedy, and only recommend this one.
+        order: the factor that it is tried by, the largest first.
     """
 
     remedy: Remedy
     value: str
     codes: tuple[str, ...] = ()
     predicted: Gain | None = None
+    order: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -72,17 +75,24 @@ def plan(
             _candidate(remedy, v, facts, promises.get(remedy.id, ())) for v in values if not reason
         ]
     # Python's sort is stable: remedies that no finding recommends keep their order.
-    found.sort(key=lambda c: -(c.predicted.mid if c.predicted else 1.0))
+    found.sort(key=lambda c: -c.order)
     return Plan(tuple(found), tuple(skipped))
 
 
 @dataclass(frozen=True)
 class _Promise:
-    """What one rule says of one remedy; `value` is "" where it means all of its parameters."""
+    """What one rule says of one remedy.
+
+    Attributes:
+        value: "" where it means all parameters of the remedy.
+        gain: of the rule's fix.
+        own: the gain is that of this remedy.
+    """
 
     value: str
     code: str
     gain: Gain
+    own: bool
 
 
 def _promises(diagnosis: Diagnosis | None) -> Mapping[str, Sequence[_Promise]]:
@@ -92,10 +102,12 @@ def _promises(diagnosis: Diagnosis | None) -> Mapping[str, Sequence[_Promise]]:
     faster although the finding advises to batch them.
     """
     found: dict[str, list[_Promise]] = {}
+    gain_of = {rule.code: rule.gain_of for rule in all_rules()}
     for code, names, gain in _gains(diagnosis) if diagnosis else ():
         for name in names:
             remedy, _, value = name.partition("=")
-            found.setdefault(remedy, []).append(_Promise(value, code, gain))
+            own = name in (gain_of.get(code) or names)
+            found.setdefault(remedy, []).append(_Promise(value, code, gain, own))
     return found
 
 
@@ -114,9 +126,12 @@ def _candidate(remedy: Remedy, value: str, facts: Facts, promises: Sequence[_Pro
     mine = [p for p in promises if p.value in ("", value)]
     if not mine:
         return Candidate(remedy, value)
-    best = max(mine, key=lambda p: p.gain.mid)
     codes = tuple(dict.fromkeys(p.code for p in mine))
-    return Candidate(remedy, value, codes, _at_most(best.gain, remedy.most(value, facts)))
+    own = [p.gain for p in mine if p.own]
+    best = max(own, key=lambda gain: gain.mid, default=None)
+    predicted = _at_most(best, remedy.most(value, facts)) if best else None
+    order = predicted.mid if predicted else max(p.gain.mid for p in mine)
+    return Candidate(remedy, value, codes, predicted, order)
 
 
 def _at_most(gain: Gain, factor: float) -> Gain:

@@ -105,6 +105,8 @@ class Rule:
         references: where the pattern and its fix are described.
         remedies: ids of the experiments that can try the fix without editing the program, with the
             parameter that the gain is of (`compile=reduce-overhead`) where only one is meant.
+        gain_of: those of them that the gain is of, where others change something else and gain more
+            or less; empty: all of them.
         preview: off by default until a recording proves it.
     """
 
@@ -120,6 +122,7 @@ class Rule:
     evidence: str = "T"
     references: tuple[str, ...] = ()
     remedies: tuple[str, ...] = ()
+    gain_of: tuple[str, ...] = ()
     preview: bool = False
 
     @property

@@ -12,6 +12,8 @@ from kinetoscope.experiments.remedy import GPU_ONLY, Facts, Remedy
 def _applies(facts: Facts) -> str:
     if not facts.on_gpu:
         return GPU_ONLY
+    if not facts.settings.get("tf32", True):
+        return "this device has no TF32"
     if facts.settings.get("matmul_precision") != "highest":
         return f"it is {facts.settings.get('matmul_precision')} already"
     if "float32" not in facts.dtypes:

@@ -38,9 +38,9 @@ def _table(page: Page, trials: list[Trial], options: RenderOptions) -> None:
         parts = [words.speedup(trial), words.guard(trial), words.extras(trial)]
         if trial.speedup is None or trial.status in words.REJECTED:
             parts.append(clean(trial.reason))
-        promise = words.predicted(trial)
-        if promise:
-            parts.append(f"{', '.join(trial.codes)} predicted {promise}")
+        promise, codes = words.predicted(trial), ", ".join(trial.codes)
+        if codes:
+            parts.append(f"{codes} predicted {promise}" if promise else f"recommended by {codes}")
         text.append("".join(f"; {part}" for part in parts if part), style="")
         column = 4 if page.narrow or 2 * width > page.width else width + 2
         page.hanging(head, text, indent=0, column=column)

@@ -152,6 +152,7 @@ RULE = Rule(
     needs=frozenset({"device"}),
     evidence="T",
     remedies=("ddp-bf16-gradients", "ddp-bucket-size"),
+    gain_of=("ddp-bucket-size",),
     references=("https://docs.pytorch.org/docs/stable/notes/ddp.html",),
     examples=(
         Example("DDP's all-reduce begins when the backward pass is over", _serial, True),

@@ -264,6 +264,7 @@ RULE = Rule(
     needs=frozenset({"device", "shapes"}),
     evidence="TS",
     remedies=("autocast", "matmul-precision"),
+    gain_of=("matmul-precision",),  # autocast also halves the traffic, and of more than products
     references=(
         "https://docs.pytorch.org/docs/stable/generated/torch.set_float32_matmul_precision.html",
         "https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html",

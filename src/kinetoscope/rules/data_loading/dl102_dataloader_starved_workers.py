@@ -233,6 +233,7 @@ RULE = Rule(
     options=Thresholds(),
     evidence="ET",
     remedies=("dataloader-workers", "prefetch-factor"),
+    gain_of=("dataloader-workers",),
     references=("https://docs.pytorch.org/docs/stable/data.html#multi-process-data-loading",),
     examples=(
         Example("workers that are late in every step", _starved, fires=True),

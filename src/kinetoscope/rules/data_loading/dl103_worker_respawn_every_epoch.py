@@ -173,6 +173,7 @@ RULE = Rule(
     options=Thresholds(),
     evidence="ET",
     remedies=("dataloader-workers", "persistent-workers"),
+    gain_of=("persistent-workers",),
     references=("https://docs.pytorch.org/docs/stable/data.html#torch.utils.data.DataLoader",),
     examples=(
         Example("an epoch in every step, with new workers", _short_epochs, fires=True),
