@@ -102,6 +102,33 @@ def test_a_replayed_graph_says_nothing_about_its_kernels() -> None:
     assert _costs(t)[1].op_row.tolist() == [-1]
 
 
+def test_the_shape_of_a_sparse_matrix_is_no_measure_of_its_work() -> None:
+    t = TraceBuilder().op("aten::addmm", 0, 50, dims=[[16], *_MM])
+    t.kernel("void cusparse::csrmm_alg2_kernel<false, int, float>", 100, 40, launch_at=20)
+    costs = _costs(t)[1]
+    assert (costs.flop.tolist(), costs.bytes.tolist()) == ([-1], [-1])
+
+
+@pytest.mark.parametrize(
+    ("kernel", "grid", "elements"),
+    [
+        ("void at::native::vectorized_gather_kernel<16, long>(char*)", (5_000, 1, 1), 5_000 * 64),
+        ("void at::native::index_elementwise_kernel<128, 4, F>(long)", (100, 1, 1), 100 * 512),
+        ("some_other_kernel", (100, 1, 1), -1),
+    ],
+)
+def test_lookups_are_counted_by_the_grid(
+    kernel: str, grid: tuple[int, int, int], elements: int
+) -> None:
+    """The indices of `x[i]` are recorded without shapes."""
+    t = TraceBuilder().op("aten::index", 0, 50, dims=[[1_000, 64], []], types=["float", ""])
+    t.kernel(kernel, 100, 40, launch_at=20, grid=grid)
+    costs = _costs(t)[1]
+    # An index of 8 bytes a row of 64; each element of 4 bytes is read and written.
+    expected = 8 * elements // 64 + 8 * elements if elements > 0 else -1
+    assert costs.bytes.tolist() == [expected]
+
+
 def test_a_trace_without_kernels() -> None:
     _, costs = _costs(TraceBuilder().op("aten::mm", 0, 90, dims=_MM))
     assert costs.rows.size == costs.flop.size == costs.m.size == costs.math.size == 0

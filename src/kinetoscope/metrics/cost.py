@@ -15,8 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from kinetoscope.metrics.cost_args import UNKNOWN, Args, Cost, NotRecordedError, Op, parse_list
+from kinetoscope.metrics.cost_kernels import distinct_rows, list_elements, looked_up
 from kinetoscope.metrics.cost_ops import find_op
-from kinetoscope.metrics.precision import Dtype, list_element, math_of, unit
+from kinetoscope.metrics.precision import Dtype, math_of, unit
 from kinetoscope.trace.kinds import Kind
 from kinetoscope.trace.trace import IntArray, Trace
 
@@ -25,6 +26,7 @@ __all__ = ["KernelCosts", "kernel_costs", "op_cost"]
 FloatArray = npt.NDArray[np.float64]
 _SIGNATURE = ("dims_id", "types_id", "strides_id", "concrete_id")
 _TABLE_SIZE = 2**20
+_SPARSE = ("cusparse", "rocsparse")
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,7 @@ def kernel_costs(trace: Trace) -> KernelCosts:
     kernels = np.flatnonzero(trace.column("kind") == Kind.KERNEL)
     table = _op_table(trace)
     owner = _owners(trace, kernels, table)
-    ops, position = _index(owner, len(trace))
+    ops, position = distinct_rows(owner, len(trace))
     owned = position >= 0
     costs, of_op = _distinct_costs(trace, kernels[owned], ops, position[owned], table=table)
     share = _shares(trace.column("dur_ns")[kernels], position, ops.size)
@@ -115,13 +117,17 @@ def _flags(trace: Trace, ids: list[int]) -> npt.NDArray[np.bool_]:
 def _owners(trace: Trace, kernels: IntArray, table: dict[int, Op]) -> IntArray:
     """Row of the innermost operator with a table entry around each kernel's launch; -1: none.
 
-    A replayed graph is launched by an operator that says nothing about its kernels.
+    A replayed graph is launched by an operator that says nothing about its kernels; and the shape
+    of a sparse matrix says nothing about the elements that it has.
     """
     name, kind, tree = trace.column("name_id"), trace.column("kind"), trace.tree
     known = _flags(trace, list(table))
     owner: IntArray = trace.links.op[kernels].copy()
     launch = trace.links.launch[kernels]
     owner[(launch >= 0) & (kind[launch] == Kind.GRAPH_LAUNCH)] = -1
+    sparse = [i for i, text in enumerate(trace.names) if any(s in text for s in _SPARSE)]
+    if sparse:
+        owner[_flags(trace, sparse)[name[kernels]]] = -1
     todo = np.flatnonzero(owner >= 0)
     todo = todo[~known[name[owner[todo]]]]
     while todo.size:
@@ -159,16 +165,6 @@ def _around(trace: Trace, rows: IntArray) -> npt.NDArray[np.bool_]:
     return around
 
 
-def _index(rows: IntArray, size: int) -> tuple[IntArray, IntArray]:
-    """The distinct rows, sorted, and for each entry its position among them (-1 stays -1)."""
-    seen = np.zeros(size + 1, dtype=bool)
-    seen[rows] = True  # -1 marks the extra last place
-    distinct = np.flatnonzero(seen[:-1])
-    position = np.full(size + 1, -1, dtype=np.int64)
-    position[distinct] = np.arange(distinct.size)
-    return distinct, position[rows]
-
-
 def _shares(dur: IntArray, position: IntArray, ops: int) -> FloatArray:
     """Part of its operator that each kernel is; equal parts when nothing took time."""
     share = np.zeros(dur.size)
@@ -190,10 +186,12 @@ def _distinct_costs(
     columns = {c: trace.column(c)[ops].astype(np.int64) for c in _SIGNATURE}
     columns["concrete_id"][~_flags(trace, [i for i, op in table.items() if op.concrete])[name]] = -1
     lists = _flags(trace, [i for i, op in table.items() if op.lists])[name]
-    elements, element = _list_elements(
+    elements, element = list_elements(
         trace, kernels[lists[position]], position[lists[position]], ops.size
     )
-    first, which = _distinct(name, *columns.values(), element)
+    grids = _flags(trace, [i for i, op in table.items() if op.grid])[name]
+    counts, count = looked_up(trace, kernels[grids[position]], position[grids[position]], ops.size)
+    first, which = _distinct(name, *columns.values(), element, count)
     parsed: dict[int, list[Any]] = {-1: []}
     costs = []
     for i in first:
@@ -202,22 +200,10 @@ def _distinct_costs(
             if text not in parsed:
                 parsed[text] = parse_list(trace.texts[text])
         dims, types, strides, concrete = (parsed[text] for text in ids)
-        args = Args(dims, types, strides, concrete, elements[element[i]])
+        told = elements[element[i]], counts[count[i]]
+        args = Args(dims, types, strides, concrete, *told)
         costs.append(op_cost(table[int(name[i])], args))
     return costs, which
-
-
-def _list_elements(
-    trace: Trace, kernels: IntArray, position: IntArray, ops: int
-) -> tuple[list[tuple[Dtype, int]], IntArray]:
-    """Element types of tensor lists, and which of them each operator has (0: unknown)."""
-    names, index = _index(trace.column("name_id")[kernels].astype(np.int64), len(trace.names))
-    found = [list_element(trace.names[i]) for i in names]
-    elements = [(Dtype.UNKNOWN, 0), *sorted(set(found) - {(Dtype.UNKNOWN, 0)})]
-    code = np.array([elements.index(element) for element in found], dtype=np.int64)
-    result = np.zeros(ops, dtype=np.int64)
-    np.maximum.at(result, position, code[index])
-    return elements, result
 
 
 def _distinct(*columns: IntArray) -> tuple[IntArray, IntArray]:
@@ -229,7 +215,7 @@ def _distinct(*columns: IntArray) -> tuple[IntArray, IntArray]:
         code = code * radix + column + 1
         # A table of all possible codes beats sorting as long as it stays in the cache.
         if count * radix <= _TABLE_SIZE:
-            distinct, code = _index(code, count * radix)
+            distinct, code = distinct_rows(code, count * radix)
         else:
             distinct, code = np.unique(code, return_inverse=True)
         count = distinct.size
@@ -240,7 +226,9 @@ def _distinct(*columns: IntArray) -> tuple[IntArray, IntArray]:
 
 def _units(trace: Trace, kernels: IntArray, position: IntArray, ops: int) -> IntArray:
     """Bit set of `Unit` of each kernel's operator: that of all its kernels together."""
-    names, index = _index(trace.column("name_id")[kernels].astype(np.int64), len(trace.names))
+    names, index = distinct_rows(
+        trace.column("name_id")[kernels].astype(np.int64), len(trace.names)
+    )
     own = np.array([unit(trace.names[i]) for i in names], dtype=np.int64)[index]
     owned = position >= 0
     of_op = np.zeros(ops, dtype=np.int64)

@@ -42,7 +42,8 @@ UNKNOWN = Cost(-1.0, -1.0, Dtype.UNKNOWN)
 class Args:
     """Arguments by position, as the schema of the operator orders them.
 
-    `element` is type and size of the elements of tensor lists, from the name of the kernel.
+    `element` is type and size of the elements of tensor lists, from the name of the kernel;
+    `looked_up` the rows and the elements that were looked up, from its grid (-1: unknown).
     Methods raise `NotRecordedError` for what is not there.
     """
 
@@ -51,6 +52,7 @@ class Args:
     strides: list[Any]
     concrete: list[Any]
     element: tuple[Dtype, int] = (Dtype.UNKNOWN, 0)
+    looked_up: tuple[int, int] = (-1, -1)
 
     def is_tensor(self, i: int) -> bool:
         """Whether argument `i` is a tensor with a shape (0-dim included)."""
@@ -170,13 +172,14 @@ class Op(NamedTuple):
 
     formula: from its arguments. concrete: needs their values, not only the shapes. composite:
     made of other operators of the table; counts only when none of them was recorded. lists:
-    needs the element type of tensor lists.
+    needs the element type of tensor lists. grid: needs what the grid of the kernel tells.
     """
 
     formula: Formula
     concrete: bool = False
     composite: bool = False
     lists: bool = False
+    grid: bool = False
 
 
 def broadcast(*shapes: Shape) -> Shape:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import prod
 
 from kinetoscope.metrics.cost_args import Args, Cost, Formula, NotRecordedError, Op
+from kinetoscope.metrics.precision import Dtype, element_size
 
 __all__ = ["INDEX_OPS"]
 
@@ -24,6 +25,17 @@ def _rows(table: int, index: int, *, dim: int = -1) -> Formula:
         return Cost(0.0, float(args.bytes(index) + 2 * n * args.size(table)), args.dtype(table))
 
     return formula
+
+
+def _index(args: Args) -> Cost:
+    """x[indices]: reads indices and elements, writes elements; how many, the kernel tells."""
+    row = prod(args.shape(0)[1:])
+    rows, elements = args.looked_up
+    n = rows * row if rows >= 0 else elements
+    if n < 0:
+        raise NotRecordedError
+    indices = n // max(row, 1) * element_size(Dtype.INT64)
+    return Cost(0.0, float(indices + 2 * n * args.size(0)), args.dtype(0))
 
 
 def _gather(args: Args) -> Cost:
@@ -71,6 +83,7 @@ INDEX_OPS: dict[str, Op] = {
     "aten::embedding": Op(_rows(0, 1), composite=True),
     "aten::index_select": Op(_rows(0, 2, dim=1), concrete=True),
     "aten::gather": Op(_gather),
+    "aten::index": Op(_index, grid=True),
     # (x, dim, index, source)
     "aten::scatter_": Op(_scatter(source=3, index=2, adds=False)),
     "aten::scatter_add_": _INDEX_ADD,

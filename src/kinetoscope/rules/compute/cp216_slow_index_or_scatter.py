@@ -3,21 +3,26 @@
 ## What it finds
 `index_put_`, `scatter`, `gather`, indexing with a tensor, `nonzero` and the backward of indexing,
 whose kernels take a sizeable part of the busy time and much longer than moving what they touch.
+And rows that are gathered one a link, scaled, and added up by target: a sparse product written out.
 
 ## Why it matters
 Writing with repeated indices (`index_put_(accumulate=True)`, the backward of `x[idx]`) first
 sorts all indices, then adds row by row. Reading with a tensor of indices into several dimensions
 computes an address for every element. `index_select` and `F.embedding`, and their backward, copy
-whole rows.
+whole rows. Rows that are gathered only to be added up are written to memory and read back once for
+each step of that, and added with atomic operations; a sparse product adds them while it reads.
 
 ## How to fix it
 Read rows with `x.index_select(0, idx)` or `F.embedding(idx, x)` in place of `x[idx]`. Accumulate
 with `index_add_` or `scatter_add_` in place of `index_put_(accumulate=True)`. Sort indices once
-if they serve many times; switch deterministic mode off. For sums of rows use `F.embedding_bag`.
+if they serve many times; switch deterministic mode off. For sums of rows use `F.embedding_bag`, or
+a sparse matrix (CSR) of the weights that is made once: `graph @ x`.
 
 ## Limits
 Graph networks and recommenders need such operators: the finding says what they cost beyond their
-data. The gradient of an `nn.Embedding` is a matter of its own (MM317), sorting too (CP204).
+data. The gradient of an `nn.Embedding` is a matter of its own (MM317), sorting too (CP204). A
+sparse matrix must be made anew when the links change; weights that need gradients cost more than
+priced.
 """
 
 from __future__ import annotations
@@ -41,8 +46,9 @@ from kinetoscope.rules.compute._kernels import (
     places,
     shrunk,
 )
+from kinetoscope.rules.compute._sparse import SparseProduct, multiplied, sparse_products
 from kinetoscope.trace.trace import IntArray
-from kinetoscope.units import duration, percent
+from kinetoscope.units import count, duration, percent
 
 if TYPE_CHECKING:
     from kinetoscope.testing import TraceBuilder
@@ -69,12 +75,23 @@ class Thresholds(Options, frozen=True):
     each access."""
     blind: tuple[float, float, float] = (0.9, 0.5, 0.3)
     """Time left where the size of the data was not recorded."""
+    product: tuple[float, float, float] = (0.4, 0.8, 1.0)
+    """Share of the memory's bandwidth that a sparse product reaches (cuSPARSE's CSR on an H200:
+    0.82 with rows of 128 float32; shorter rows less)."""
+    product_ns: int = 8_000
+    """What a sparse product costs beside its data: it takes three kernels."""
 
 
 def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
     """Find slow lookups and replay them at the speed of their data."""
     work = device_work(analysis)
+    products = sparse_products(analysis, work)
+    parts = np.array([i for p in products for i in (*p.gone, *p.sums)], dtype=np.int64)
+    written_out = _written_out(analysis, work, products, parts, options=options)
+    yield from written_out
     which = _slow(analysis, work, options)
+    if written_out:
+        which = which[~np.isin(which, parts)]
     rows = work.rows[which]
     if rows.size == 0 or busy_share(analysis, rows) < options.min_share:
         return
@@ -100,6 +117,57 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
         claims=extent_of(analysis, rows),
         at_most="high" if sorts else "medium",
     )
+
+
+def _written_out(
+    analysis: Analysis,
+    work: DeviceOps,
+    products: list[SparseProduct],
+    parts: IntArray,
+    *,
+    options: Thresholds,
+) -> list[Hit]:
+    """Gathers with their sums, where one sparse product takes much less."""
+    rows = work.rows[parts]
+    device = analysis.peaks
+    if device is None or not products or busy_share(analysis, rows) < options.min_share:
+        return []
+    moved = np.array([product.moved_bytes for product in products])
+    times = [options.product_ns + moved / (x * device.bandwidth_gbps) for x in options.product]
+    if work.ns[parts].sum() < options.slow * times[1].sum():
+        return []
+    sums = work.rows[[product.sums[0] for product in products]]
+    largest = max(products, key=lambda product: product.links)
+    share, spent = busy_share(analysis, rows), per_step_ns(analysis, rows)
+    each = analysis.in_window(sums).size / analysis.steps
+    return [
+        Hit(
+            message=(
+                f"{count(largest.links)} rows of {largest.width} are gathered, written out and "
+                f"added up again: {duration(spent)} a step, {percent(min(share, 1.0))} of the busy "
+                "time. One sparse product adds them while it reads them."
+            ),
+            evidence=(
+                Evidence("lookup_time", spent, "ns"),
+                Evidence("busy_share", round(min(share, 1.0), 4), "ratio", "derived"),
+                Evidence("links", largest.links, "count"),
+                Evidence("products_per_step", round(each, 1), "count"),
+            ),
+            locations=places(analysis, rows, calls=("index_add_", "scatter_add_", "index_add")),
+            fix=_SPARSE,
+            gain=analysis.gain(*(multiplied(work, products, t) for t in times)),
+            confidence=0.7,
+            claims=extent_of(analysis, rows),
+        )
+    ]
+
+
+_SPARSE = Fix(
+    summary="Multiply by a sparse matrix of the links, made once; it gathers and adds in one.",
+    snippet="graph = torch.sparse_coo_tensor(torch.stack((to, from_)), weights, (n, n))\n"
+    "graph = graph.to_sparse_csr()  # once\nout = graph @ x",
+    reference="https://docs.pytorch.org/docs/stable/sparse.html",
+)
 
 
 def _fix(sorts: bool) -> Fix:
@@ -172,6 +240,33 @@ def _putting(t: TraceBuilder, name: str, dur: float) -> None:
         t.sync(at + 60, dur + 880)
 
 
+def _spreading(t: TraceBuilder, factor: list[int]) -> None:
+    """2,000,000 rows of 64, gathered, scaled and added up: 1.4 ms."""
+    rows, table = [2_000_000, 64], [100_000, 64]
+    at = 0
+    for _ in range(4):
+        t.step(at, 1_490)
+        t.op("aten::index_select", at + 10, 16, dims=[table, [], [2_000_000]],
+             types=["float", "Scalar", "long int"])  # fmt: skip
+        t.kernel("vectorized_gather_kernel", at + 30, 500, launch_at=at + 14)
+        t.op("aten::mul", at + 30, 16, dims=[rows, factor], types=["float", "float"])
+        t.kernel("elementwise_kernel", at + 530, 400, launch_at=at + 34)
+        t.op("aten::index_add_", at + 50, 16, dims=[table, [], [2_000_000], rows, []],
+             types=["float", "Scalar", "long int", "float", "Scalar"],
+             concrete=["", "0", "", "", "1"])  # fmt: skip
+        t.kernel("indexFuncLargeIndex", at + 930, 500, launch_at=at + 54)
+        t.sync(at + 80, 1_355)
+        at += 1_500
+
+
+def _linked(t: TraceBuilder) -> None:
+    _spreading(t, [2_000_000, 1])
+
+
+def _filtered(t: TraceBuilder) -> None:
+    _spreading(t, [2_000_000, 64])
+
+
 def _sorted_puts(t: TraceBuilder) -> None:
     _putting(t, "aten::index_put_", 900)
 
@@ -196,5 +291,7 @@ RULE = Rule(
     examples=(
         Example("200,000 rows added to 100,000 in 0.9 ms", _sorted_puts, fires=True),
         Example("the same in 90 microseconds", _quick, fires=False),
+        Example("rows that are gathered, scaled and added up", _linked, fires=True),
+        Example("rows that meet as many others before that", _filtered, fires=False),
     ),
 )
