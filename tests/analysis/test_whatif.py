@@ -41,6 +41,27 @@ def test_what_the_profiler_does_not_explain_may_be_in_what_stays(
     assert gain.mid == pytest.approx(5.0, rel=0.02)
 
 
+def test_the_low_end_of_the_step_follows_the_fastest_steps() -> None:
+    """Of four steps two take twice as long, in operators whose recording costs nothing to speak of.
+
+    The device works 2 ms of each, and no step can be shorter.
+    """
+
+    def low(lengths: tuple[int, ...], work: int) -> int:
+        t, at = TraceBuilder(), 0
+        for length in lengths:
+            t.step(at, length)
+            t.op("aten::fft_rfft", at + 10, length - work - 100)
+            t.kernel("gemm", at + length - work - 40, work, launch_at=at + length - work - 60)
+            t.sync(at + length - work - 40, work + 20)
+            at += length
+        return Analysis(t.read()).step_time.low
+
+    even = low((30_000,) * 4, 2_000)
+    assert low((20_000, 40_000, 20_000, 40_000), 2_000) == pytest.approx(even * 20 / 30, rel=0.1)
+    assert low((4_000, 8_000, 4_000, 8_000), 3_900) >= 3_900_000
+
+
 def test_a_small_fix_gains_no_more_than_what_it_removes() -> None:
     """30 us of a host-bound step go. Whatever the profiler cost the rest: no more than 30 us."""
     t = TraceBuilder()

@@ -186,3 +186,31 @@ def test_a_first_step_that_waits_for_slow_workers_is_one_of_them() -> None:
 def test_a_first_step_that_starts_the_workers_is_no_steady_step() -> None:
     for trace in (_starved(1, number=5), _starved(0, number=0)):
         assert step_times(trace.read()).recorded_ns == pytest.approx(10e6, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "least", "pace"),
+    [
+        # Up to six of one kind the smallest: the median of all is larger in one of 2^n recordings.
+        ([20, 50, 21, 52], 20, 35.5),
+        ([30, 20], 20, 25),
+        # The second of eight: fewer than two of eight coins show heads in 9 of 256 throws, fewer
+        # than three in 37, which is more than one in ten.
+        ([18, 17, 16, 15, 14, 13, 12, 11], 12, 14.5),
+        ([20], 20, 20),
+        # A mean stands for what comes back: one step of three takes ten times as long.
+        ([10, 100, 10], 40, 40),
+    ],
+    ids=["two slow of four", "two", "eight", "one", "irregular"],
+)
+def test_few_steps_that_vary_leave_the_typical_one_open(
+    lengths: list[int], least: float, pace: float
+) -> None:
+    t, at = TraceBuilder(device=None), 0
+    for length in lengths:
+        t.step(at, length * 1_000)
+        t.op("aten::mm", at, length * 1_000)
+        at += length * 1_000
+    times = step_times(t.read())
+    assert times.recorded_ns == pytest.approx(pace * 1e6)
+    assert times.low_ratio == pytest.approx(least / pace)

@@ -51,7 +51,7 @@ def profile(analyses: Sequence[Analysis], lead: Analysis, *, world_size: int) ->
 
 def rank_steps(analysis: Analysis, place: int = 0) -> RankSteps:
     """Return the steady steps of one rank."""
-    times, bracket = analysis.times, analysis.step_time
+    times, bracket = analysis.times, analysis.what_if.unprofiled
     rank = analysis.trace.header.rank
     return RankSteps(
         rank=rank if rank is not None else place,

@@ -57,7 +57,20 @@ class WhatIf:
 
     @cached_property
     def step_time(self) -> NsRange:
-        """Bracket of the true step time: recorded above, without profiling overhead below."""
+        """Bracket of the true step time: recorded above, without profiling overhead below.
+
+        Where few steps were recorded and they vary, the fastest may be the usual ones: what made
+        the others slow (another process, a cold cache) need not come back.
+        """
+        found = self.unprofiled
+        if self.analysis.options.real_step_ns is not None:
+            return found
+        low = int(found.low * self.analysis.times.low_ratio)
+        return NsRange(max(low, min(self._floor_ns, found.low)), found.mid, found.high)
+
+    @cached_property
+    def unprofiled(self) -> NsRange:
+        """What profiling alone may have added to the typical step."""
         recorded = self.analysis.step_ns
         if self.analysis.options.real_step_ns is not None:
             real = self.analysis.options.real_step_ns
@@ -66,12 +79,18 @@ class WhatIf:
             return NsRange(real, real, real)
         mid_f, _, low_f = self.deflations
         scale = recorded / self.base_ns(0.0)
-        floor = min(self.analysis.busy_per_step_ns - self.analysis.waiting_per_step_ns, recorded)
+        floor = self._floor_ns
         mid = min(max(int(self.base_ns(mid_f) * scale), floor), recorded)
         fast = min(self.base_ns(low_f) * scale, floor + (1 - HOST_ERROR) * (mid - floor))
         low = min(max(int(fast), floor), mid)
         low = max(low - self.lone_waiting_ns, 1)
         return NsRange(low, mid, recorded)
+
+    @property
+    def _floor_ns(self) -> int:
+        """The device's work of a step; profiling does not stretch it."""
+        work = self.analysis.busy_per_step_ns - self.analysis.waiting_per_step_ns
+        return min(work, self.analysis.step_ns)
 
     @cached_property
     def lone_waiting_ns(self) -> int:

@@ -165,7 +165,7 @@ def comm_gain(
     likely, most = (float(own / max(own - min(ns, own), 0.2 * own, 1)) for ns in saved_ns)
     if analysis.step_time.mid <= _DEVICE_BOUND * own:
         middle = float(max(replayed.mid, likely))
-    elif analysis.step_time.low <= _DEVICE_BOUND * own:
+    elif analysis.what_if.unprofiled.low <= _DEVICE_BOUND * own:
         middle = max(replayed.mid, float(np.sqrt(replayed.mid * likely)))
     else:
         return replayed
