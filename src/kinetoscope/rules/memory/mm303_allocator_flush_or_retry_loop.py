@@ -34,6 +34,7 @@ from kinetoscope.result import Evidence, Fix
 from kinetoscope.rules.api import Example, Hit, Options, Rule
 from kinetoscope.rules.memory._allocator import DriverCalls, driver_calls, steps_with
 from kinetoscope.rules.spread import spread
+from kinetoscope.trace.kinds import Kind
 from kinetoscope.units import count, duration, percent
 
 if TYPE_CHECKING:
@@ -60,6 +61,7 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
     spent = analysis.extent(np.unique(np.concatenate((rows, calls.flushes))))
     share = measure(spent) / (analysis.step_ns * calls.steps)
     frees = calls.returned.size / calls.steps
+    searching = _allocating(analysis, calls)
     yield Hit(
         message=f"{_who(calls)} in each step: {count(round(frees, 1))} blocks go back to the "
         f"driver and {count(round(calls.taken.size / calls.steps, 1))} are taken again, "
@@ -77,8 +79,12 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
         gain=spread(
             analysis.gain(
                 Change(host_cut=spent, drop_calls=rows),
-                Change(host_cut=spent, drop_calls=rows),
-                Change(host_cut=merge(spent, _allocating(analysis, calls)), drop_calls=rows),
+                Change(
+                    host_cut=spent,
+                    drop_calls=rows,
+                    more_cuts=((searching, _beyond_usual(analysis, calls)),),
+                ),
+                Change(host_cut=merge(spent, searching), drop_calls=rows),
             )
         ),
         confidence=0.9,
@@ -90,6 +96,24 @@ def _allocating(analysis: Analysis, calls: DriverCalls) -> Intervals:
     """The operators that found the cache empty: searching and splitting blocks costs time too."""
     ops = analysis.trace.links.op[calls.taken]
     return analysis.extent(np.unique(ops[ops >= 0]))
+
+
+def _beyond_usual(analysis: Analysis, calls: DriverCalls) -> float:
+    """Part of these operators' own time by which they exceed others of their name.
+
+    The others found memory cached; where there are none, nothing is known to be too much.
+    """
+    trace, ops = analysis.trace, analysis.trace.links.op[calls.taken]
+    dur, name = trace.column("dur_ns"), trace.column("name_id")
+    found, which = np.unique(ops, return_inverse=True)
+    own = dur[found] - np.bincount(which, dur[calls.taken])
+    every = analysis.in_steps(analysis.rows(Kind.CPU_OP))
+    others = every[~np.isin(every, found)]
+    more = 0.0
+    for kind in np.unique(name[found[found >= 0]]):
+        mine, usual = own[(name[found] == kind) & (found >= 0)], dur[others[name[others] == kind]]
+        more += np.maximum(mine - np.median(usual), 0).sum() if usual.size else 0.0
+    return float(more / max(own[found >= 0].sum(), 1))
 
 
 def _who(calls: DriverCalls) -> str:
