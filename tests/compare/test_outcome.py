@@ -79,6 +79,28 @@ def test_single_runs_of_a_processor_are_not_trusted() -> None:
 
 
 @pytest.mark.parametrize(
+    ("before", "after", "outcome"),
+    [
+        ((40,), (8,), "inconclusive"),  # 5x: two runs of one program differed by as much
+        ((8,), (40,), "inconclusive"),
+        ((40,), (2,), "faster"),  # 20x: they did not
+        ((40, 41), (8,), "inconclusive"),
+        ((40, 41), (8, 8.1), "faster"),
+        ((40, 41, 40.5), (8,), "faster"),
+    ],
+)
+def test_one_run_of_a_processor_may_be_its_neighbours(
+    before: tuple[float, ...], after: tuple[float, ...], outcome: str
+) -> None:
+    host = Recorded(operators=True, shapes=True)
+    sides = [[run(ms, recorded=host) for ms in side] for side in (before, after)]
+    found = compare(*sides)
+    assert found.verdict.outcome == outcome
+    warned = any("nothing in a recording tells how busy it was" in note for note in found.notes)
+    assert warned == (len(before) + len(after) < 4)
+
+
+@pytest.mark.parametrize(
     ("after", "status"),
     [(30, "improved"), (40, "passed"), (41, "passed"), (42, "undecided"), (50, "regressed")],
 )

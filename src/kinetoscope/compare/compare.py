@@ -15,7 +15,7 @@ from kinetoscope.compare.outcome import MARGIN, refused, verdict
 from kinetoscope.compare.pace import pace
 from kinetoscope.compare.scaling import scaling
 from kinetoscope.compare.sides import side_of
-from kinetoscope.compare.timing import SEVERAL_RUNS, Timing, lead_steps, run_of, timing
+from kinetoscope.compare.timing import SEVERAL_RUNS, Timing, alone, lead_steps, run_of, timing
 from kinetoscope.compare.where import budget_changes, cost_changes
 from kinetoscope.errors import UsageError
 from kinetoscope.result import Diagnosis
@@ -140,7 +140,9 @@ def _notes(
             source="from the runs" if measured else "mostly an assumption",
         )
     ]
-    if not measured:
+    if alone([run_of(p) for p in _profiles([*a, *b])]):
+        notes.append(_ALONE)
+    elif not measured:
         notes.append(_FEW_RUNS.format(before=units.plural(len(a), "run"), after=len(b)))
     if order == "one_side_first":
         notes.append(_ONE_SIDE_FIRST)
@@ -163,6 +165,11 @@ _RUNS_DIFFER = (
 _FEW_RUNS = (
     "{before} before and {after} after: three or more a side, made in turns (before, after, "
     "before, ...), narrow the interval."
+)
+_ALONE = (
+    "Hardly a run a side, and the processor does all the work: on a busy machine two such runs of "
+    "one program differed by up to 15x, and nothing in a recording tells how busy it was. Record "
+    "three a side or more, in turns (before, after, before, ...)."
 )
 _ONE_SIDE_FIRST = (
     "All runs of one side were made before those of the other: what drifts meanwhile (clocks, "

@@ -41,6 +41,11 @@ PRIOR_STEPS_FEW = 3.0
 two-core machine the processes of one CPU program differed by a factor of 8 to 17, and their steps
 by 18 % within a run. With 0.5 45 % of 200 single runs, 8 % of 300 pairs and 5.5 % of 200 triples
 were called faster or slower than others of the same program (`benchmarks/false_positives.py`)."""
+PRIOR_SD_ALONE = 0.65
+"""The same for one run a side without a device timeline, of the logarithm: runs of one CPU program
+on that machine deviated by 0.62 to 0.73, and two of them differed by up to a factor of 15. With the
+prior above 10 % and 19 % of 200 single runs were called faster or slower; with this one, 0.5 % and
+2 %. Nothing in one recording tells how busy the machine was in the other one."""
 PRIOR_DF = 8
 """The prior weighs as much as this many runs."""
 SEVERAL_RUNS = 3
@@ -176,12 +181,20 @@ def between_runs(
         squares = sum(_squares(side) for side in (before, after))
         degrees = len(before) + len(after) - 2
     enough = SEVERAL_RUNS if paired else SEVERAL_RUNS + 1
-    prior = _prior_sd([*before, *after], few=len(before) < enough or len(after) < enough)
+    runs = [*before, *after]
+    prior = _prior_sd(runs, few=len(before) < enough or len(after) < enough)
+    if not paired and alone(runs):
+        prior = max(prior, PRIOR_SD_ALONE)
     pulled = (PRIOR_DF * prior**2 + squares) / (PRIOR_DF + degrees)
     candidates = [(math.sqrt(pulled), float(PRIOR_DF + degrees))]
     if degrees >= LEAST_DF:
         candidates.append((math.sqrt(squares / degrees), float(degrees)))
     return max(candidates, key=lambda c: c[0] * _tail(c[1]))
+
+
+def alone(runs: Sequence[Run]) -> bool:
+    """Whether the runs are too few to tell what other work of the processor changes."""
+    return len(runs) < 2 + LEAST_DF and not any(run.device for run in runs)
 
 
 def _tail(df: float) -> float:

@@ -216,10 +216,7 @@ def next_step(comparison: Comparison) -> str:
     if outcome == "not_comparable":
         return "Compare recordings of one program, on one kind of device, with the same shapes."
     if outcome == "inconclusive":
-        return (
-            "Record each side three times or more, interleaved, and compare the folders; "
-            "or give the unprofiled step times: --real-step-ms BEFORE AFTER."
-        )
+        return _next_for_more(comparison)
     if outcome == "slower":
         return "Take the change back, or look at what became slower above."
     remaining = [*comparison.findings.stayed, *comparison.findings.new]
@@ -228,6 +225,13 @@ def next_step(comparison: Comparison) -> str:
         best = max(timed, key=lambda f: f.gain.mid)
         return f"Next candidate: {clean(best.code)} {clean(best.name)}."
     return "Nothing else was found; measure without the profiler to be sure."
+
+
+def _next_for_more(comparison: Comparison) -> str:
+    again = "Record each side three times or more, in turns, and compare the folders"
+    if all(side.low_ns == side.high_ns for side in (comparison.before, comparison.after)):
+        return f"{again}."
+    return f"{again}; or give the unprofiled step times: --real-step-ms BEFORE AFTER."
 
 
 def _next_for_scaling(comparison: Comparison) -> str:
