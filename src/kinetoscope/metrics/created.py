@@ -2,7 +2,7 @@
 
 The operators of the copying thread before the copy tell: a factory, and then only operators on
 what the factory made. A factory may also make a constant that is applied to data (weights of a
-filter, a window); what the copy carries then came from outside.
+filter, a window, noise); what the copy carries then came from outside.
 """
 
 from __future__ import annotations
@@ -50,8 +50,11 @@ def creation(trace: Trace, thread: int, low: int, high: int) -> int | None:
     first = next((i for i, name in enumerate(names) if name in FACTORIES), None)
     if first is None or any(name in _FOREIGN for name in names[first:]):
         return None
-    begin = int(starts[first])
-    if int(lengths[first:].sum()) < _CREATED_SHARE * max(high - begin, 1):
+    begin, worked = int(starts[first]), int(lengths[first:].sum())
+    if worked < _CREATED_SHARE * max(high - begin, 1):
+        return None
+    # More work went into something else before, and nothing of that was copied yet.
+    if int(lengths[:first].sum()) > worked:
         return None
     return None if _takes_in_data(trace, rows[first:], names[first:]) else begin
 
