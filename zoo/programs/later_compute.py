@@ -50,7 +50,7 @@ class Forecast(nn.Module):
 @case(
     "a weather model in plain float32 on a GPU whose tensor cores are never asked",
     "compute",
-    codes=("?",),
+    codes=("CP201",),
     functions=("forward", "forecast_step"),
 )
 def h_globe_float32(fixed):
@@ -121,7 +121,7 @@ class IceDepth(nn.Module):
 @case(
     "a depth regression under autocast, but for the decoder, which was thought to be delicate",
     "compute",
-    codes=("?",),
+    codes=("CP201",),
     functions=("decode", "forward", "fit_depth"),
     plant_in="IceDepth.decode",
 )
@@ -188,7 +188,7 @@ class LogModel(nn.Module):
     "the next event of a server log, with causal attention written out by hand",
     "compute",
     also=("memory",),
-    codes=("?",),
+    codes=("CP206",),
     functions=("attend", "forward", "learn_events"),
     plant_in="EventLayer.attend",
 )
@@ -226,7 +226,7 @@ class Expression(nn.Module):
 @case(
     "an autoencoder as wide as the list of genes, which happens to be odd",
     "compute",
-    codes=("?",),
+    codes=("CP202",),
     functions=("forward", "restore"),
 )
 def h_expression_odd_genes(fixed):
@@ -276,7 +276,7 @@ class Spectra(nn.Module):
     "spectra fitted with a table of lines that numpy made",
     "compute",
     also=("memory",),
-    codes=("?",),
+    codes=("CP211",),
     functions=("forward", "fit_lines"),
 )
 def h_stars_float64(fixed):
@@ -332,7 +332,7 @@ class Slots(nn.Module):
     "slots for the objects in a scene, found for one scene of the batch after the other",
     "framework",
     also=("compute",),
-    codes=("?",),
+    codes=("FW516", "FW501", "FW502", "CP214"),
     functions=("look", "forward", "explain_scenes"),
     plant_in="Slots.look",
 )

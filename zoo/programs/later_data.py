@@ -70,9 +70,9 @@ class PlateStudy:
 # cause: an epoch is eight batches long and the workers are started anew for each
 @case(
     "a plate of few wells read again and again by workers that do not outlive an epoch",
-    "data",
+    "data_loading",
     also=("framework",),
-    codes=("?",),
+    codes=("DL103",),
     functions=("passes", "study_batch"),
     active=10,
 )
@@ -116,9 +116,9 @@ class Strips(Dataset):
 # cause: num_workers=0, so the costly work on each sample is done in the training process
 @case(
     "land cover from satellite tiles that are cleaned in the training process",
-    "data",
+    "data_loading",
     also=("framework",),
-    codes=("?",),
+    codes=("DL101", "DL108"),
     functions=("destripe", "__getitem__", "classify_tiles"),
 )
 def h_tiles_no_workers(fixed):
@@ -166,9 +166,9 @@ class Shots(Dataset):
 # cause: too few workers (two) for samples that have to be decompressed
 @case(
     "the angle of a fault from compressed shot gathers, read by two workers",
-    "data",
+    "data_loading",
     also=("framework",),
-    codes=("?",),
+    codes=("DL102",),
     functions=("next_gathers", "fit_angle"),
 )
 def h_shots_two_workers(fixed):
@@ -258,9 +258,9 @@ class Crystal(nn.Module):
 # cause: a costly collate function (a Python loop over all pairs of the batch)
 @case(
     "energies of crystals, whose graphs are put into one batch pair by pair",
-    "data",
+    "data_loading",
     also=("framework",),
-    codes=("?",),
+    codes=("DL101", "DL102", "DL108"),
     functions=("shifted", "__call__", "next_graphs", "fit_energy"),
     plant_in="Pack.shifted",
 )
@@ -306,9 +306,9 @@ class Footage:
 # cause: pageable memory: large copies to the device go through a bounce buffer and block the host
 @case(
     "whole clips of film copied to the device from ordinary memory",
-    "data",
+    "data_loading",
     also=("memory", "framework"),
-    codes=("?",),
+    codes=("DL105",),
     functions=("to_device", "__init__", "date_footage"),
     plant_in="Footage.__init__",
 )
@@ -349,9 +349,9 @@ class Denoiser:
 # cause: the noise of each step is made on the CPU and moved to the device
 @case(
     "fields of plasma disturbed by noise that is drawn on the host",
-    "data",
+    "data_loading",
     also=("framework", "memory"),
-    codes=("?",),
+    codes=("FW520",),
     functions=("disturb", "denoise_step"),
     plant_in="Denoiser.disturb",
 )

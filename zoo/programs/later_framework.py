@@ -43,7 +43,7 @@ def narrow_net(inputs, dim, depth, outputs):
 @case(
     "the catch of fishing grounds by a very deep net, whose optimizer handles tensor by tensor",
     "framework",
-    codes=("?",),
+    codes=("FW507", "CP227"),
     functions=("descend", "estimate_catch"),
 )
 def h_catch_single_tensor_adam(fixed):
@@ -87,8 +87,8 @@ class Curriculum:
 @case(
     "exercises drawn for each step by their last loss, with a Python list of weights",
     "framework",
-    also=("data",),
-    codes=("?",),
+    also=("data_loading",),
+    codes=("FW517", "DL104", "FW520"),
     functions=("weights", "draw", "practise"),
     plant_in="Curriculum.weights",
 )
@@ -158,7 +158,7 @@ class Physics:
 @case(
     "the vibration of a beam by a small net with second derivatives",
     "framework",
-    codes=("?",),
+    codes=("FW501", "FW502"),
     functions=("curvature", "residual", "forward", "fit"),
 )
 def h_beam_launch_bound(fixed):
@@ -187,7 +187,7 @@ class Sweep(nn.Module):
 @case(
     "turns of a lidar with ever another number of points through a net compiled for one number",
     "framework",
-    codes=("?",),
+    codes=("FW511", "FW512"),
     functions=("forward", "look_around"),
     marks=False,
     stacks=False,
@@ -258,7 +258,7 @@ class Writer:
 @case(
     "handwriting drawn by compiled blocks that call a helper kept out of the compilation",
     "framework",
-    codes=("?",),
+    codes=("FW510", "FW534"),
     functions=("note", "forward", "write"),
     marks=False,
 )
@@ -295,7 +295,7 @@ class Atlas:
 @case(
     "a robot that writes what it saw into its memory, one cell after the other",
     "framework",
-    codes=("?",),
+    codes=("FW516",),
     functions=("write", "explore"),
     plant_in="Atlas.write",
 )
@@ -344,7 +344,7 @@ class Assays:
 @case(
     "24 assays learnt at once, each with a boolean mask for the molecules that were tested",
     "framework",
-    codes=("?",),
+    codes=("FW504", "FW503"),
     functions=("assay_loss", "learn_assays"),
     plant_in="Assays.assay_loss",
 )
@@ -389,7 +389,7 @@ class Trainer:
 @case(
     "the drift of icebergs, with a gradient norm that is added up on the host",
     "framework",
-    codes=("?",),
+    codes=("FW503",),
     functions=("gradient_norm", "train_step"),
     plant_in="Trainer.gradient_norm",
 )

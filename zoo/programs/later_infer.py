@@ -77,8 +77,8 @@ class Desk:
 @case(
     "a service that names pressed plants and prepares the photographs in the request itself",
     "framework",
-    also=("data",),
-    codes=("?",),
+    also=("data_loading",),
+    codes=("IN612", "DL104"),
     functions=("prepare", "answer"),
     plant_in="Desk.prepare",
     marks=False,
@@ -131,7 +131,7 @@ class Monitor:
 @case(
     "heartbeats judged one by one by a deep and narrow net",
     "framework",
-    codes=("?",),
+    codes=("IN603", "FW501", "IN602", "FW502"),
     functions=("forward", "forward_beat", "watch"),
     marks=False,
 )
@@ -180,8 +180,8 @@ class Archive:
 @case(
     "a search for old maps that picks its candidates with numpy between two nets",
     "framework",
-    also=("data", "memory"),
-    codes=("?",),
+    also=("data_loading", "memory"),
+    codes=("IN612", "MM309", "FW503", "IN619"),
     functions=("shortlist", "find"),
     plant_in="Archive.shortlist",
     marks=False,
@@ -219,7 +219,7 @@ class Gated(nn.Module):
 @case(
     "sensors of a plant sorted by a net with gated layers of two thirds of the usual width",
     "compute",
-    codes=("?",),
+    codes=("CP202",),
     functions=("forward", "sort_sensors", "__init__"),
     plant_in="Gated.__init__",
     marks=False,
@@ -284,7 +284,7 @@ class Dance(nn.Module):
     "a dance continued by layers that weigh the frames in float32, spelled out",
     "compute",
     also=("memory",),
-    codes=("?",),
+    codes=("CP206",),
     functions=("weigh", "forward", "continue_dance"),
     plant_in="Near.weigh",
     marks=False,

@@ -55,7 +55,7 @@ class Harvest(nn.Module):
     "the yield of fields by a net with its own layer norm",
     "memory",
     also=("compute",),
-    codes=("?",),
+    codes=("CP219", "CP212"),
     functions=("forward", "fit_yield"),
     plant_in="FieldNorm.forward",
 )
@@ -100,7 +100,7 @@ class Film(nn.Module):
 @case(
     "scans of a film given their look by one operator after the other, then sharpened",
     "memory",
-    codes=("?",),
+    codes=("CP212",),
     functions=("forward", "develop"),
     marks=False,
 )
@@ -159,7 +159,7 @@ class Cloth(nn.Module):
     "faults in cloth by a channels-last net whose blocks ask for contiguous input",
     "memory",
     also=("compute",),
-    codes=("?",),
+    codes=("CP208", "CP222"),
     functions=("forward", "inspect_cloth"),
     plant_in="Weave.forward",
 )
@@ -214,7 +214,7 @@ class Auction(nn.Module):
     "bids won or lost, from numbers in a hundred buckets that index one table",
     "memory",
     also=("compute",),
-    codes=("?",),
+    codes=("CP216",),
     functions=("forward", "learn_bids"),
     plant_in="BucketTable.forward",
 )
