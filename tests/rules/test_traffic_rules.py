@@ -232,3 +232,16 @@ def test_independent_products_are_those_that_are_joined() -> None:
     assert _value(hit, "products_in_a_row") == 40
     # 39 of 40 iterations of 50 us go, of a step of 4 ms.
     assert hit.gain.mid == pytest.approx(4_000 / (4_000 - 39 * 50), rel=0.25)
+
+
+def test_without_layout_copies_the_operands_of_one_addition_agree() -> None:
+    """Steps of 2 ms: 400 µs of copies go, and 640 µs of addition become 403 MB at 3.12 TB/s."""
+    t = TraceBuilder(device="NVIDIA H200")
+    next(e for e in RULES["CP222"].examples if "channels-last" in e.title).build(t)
+    (hit,) = _hits("CP222", t)
+    assert _value(hit, "copy_time") == 400_000
+    assert _value(hit, "time_with_operands_in_both_formats") == 640_000
+    assert hit.gain is not None
+    agreed = 3 * 64 * 256 * 64 * 64 * 2 / (0.65 * 4_800)
+    assert hit.gain.high == pytest.approx(2_000 / (2_000 - 400 - 640 + agreed / 1_000), rel=0.03)
+    assert hit.gain.low < 2_000 / (2_000 - 400)

@@ -26,6 +26,8 @@ _RATE = 0.5
 _NEARLY_ALL = 0.9
 """From this share of the step on, what remains without the loop is less than the recording can
 tell from profiling: the gain lies between the replay's and the number of iterations."""
+_IDLE = 0.5
+"""That holds only where the device waits for the host, and is not busier than this."""
 _LARGE_NS = 50_000
 """A kernel this long fills the device by itself; batching it saves nothing."""
 _MARGIN = (2.0, 1.2, 1.0)
@@ -88,7 +90,8 @@ def collapse_gain(analysis: Analysis, loops: Sequence[Loop], *, cell: bool = Fal
         for margin, new, cold in zip(_MARGIN, times, (0, *COLD_NS), strict=True)
     ]
     gain = analysis.gain(*changes)
-    if cell or host_share(analysis, loops) < _NEARLY_ALL:
+    busy = analysis.busy_per_step_ns / max(analysis.step_ns, 1)
+    if cell or busy > _IDLE or host_share(analysis, loops) < _NEARLY_ALL:
         return gain
     low = min(gain.low, repeats)
     mid = (min(gain.mid, repeats) * (low * repeats) ** 0.5) ** 0.5

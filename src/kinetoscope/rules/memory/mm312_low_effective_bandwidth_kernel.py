@@ -29,13 +29,12 @@ import numpy as np
 import numpy.typing as npt
 
 from kinetoscope.analysis import Analysis
-from kinetoscope.metrics.cost_args import Args
-from kinetoscope.metrics.device_ops import DeviceOps, args_of
 from kinetoscope.metrics.launch_shape import launch_shapes
 from kinetoscope.metrics.precision import Dtype
 from kinetoscope.metrics.roofline import Bound
 from kinetoscope.replay import Change
 from kinetoscope.result import Evidence, Fix
+from kinetoscope.rules._memory_order import in_mixed_order
 from kinetoscope.rules.api import Example, Hit, Options, Rule
 from kinetoscope.rules.compute._kernels import (
     alone,
@@ -50,7 +49,6 @@ from kinetoscope.rules.compute._kernels import (
     shrunk,
 )
 from kinetoscope.trace.kinds import Family
-from kinetoscope.trace.trace import IntArray
 from kinetoscope.units import duration, percent, rate
 
 if TYPE_CHECKING:
@@ -91,7 +89,7 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
         return
     work = device_work(analysis)
     slow = _slow(analysis, options)
-    slow[slow] = _awkward(analysis, work, positions(work, roof.costs.rows[slow]))
+    slow[slow] = in_mixed_order(analysis, work, positions(work, roof.costs.rows[slow]))
     rows, ns = roof.costs.rows[slow], analysis.trace.column("dur_ns")[roof.costs.rows[slow]]
     if rows.size == 0 or busy_share(analysis, rows) < options.min_share:
         return
@@ -147,31 +145,6 @@ def _slow(analysis: Analysis, options: Thresholds) -> npt.NDArray[np.bool_]:
     slow &= (blocks < 0) | (blocks >= options.min_blocks)
     slow[slow] = alone(analysis, costs.rows[slow])
     return np.asarray(slow)
-
-
-def _awkward(analysis: Analysis, work: DeviceOps, which: IntArray) -> npt.NDArray[np.bool_]:
-    """Which of the events work on tensors whose strides explain the slowness."""
-    result = np.zeros(work.rows.size, dtype=bool)
-    for group in work.groups(which):
-        result[group] = _mixed_order(args_of(analysis.trace, int(work.op[group[0]])))
-    return np.asarray(result[which])
-
-
-def _mixed_order(args: Args) -> bool:
-    """Do the large tensors lie in different order, or has one no neighbouring elements?"""
-    large = max((args.n(i) for i in args.tensors()), default=0)
-    orders = set()
-    for i in args.tensors():
-        shape, strides = args.shape(i), args.strides[i] if i < len(args.strides) else []
-        if 2 * args.n(i) < large or not isinstance(strides, list) or len(strides) != len(shape):
-            continue
-        real = [(s, n) for s, n in zip(strides, shape, strict=True) if n > 1]
-        if any(s == 0 for s, _ in real):
-            continue
-        if real and min(s for s, _ in real) > 1:
-            return True
-        orders.add(tuple(sorted(range(len(real)), key=lambda d: -real[d][0])))
-    return len(orders) > 1
 
 
 def _adding(t: TraceBuilder, second: list[int], dur: float) -> None:
