@@ -12,6 +12,8 @@ import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import msgspec
+
 from kinetoscope.compare import CompareOptions, compare
 from kinetoscope.engine import DiagnoseOptions, Examined, examine
 from kinetoscope.errors import InputError, InputNotFoundError, ResultError
@@ -86,8 +88,15 @@ def _load(path: Path, run: _Run) -> list[Diagnosis]:
     if path.name.endswith(".jsonl"):
         return _history(path)
     if is_result(path):
-        return [decode(path.read_bytes(), name=str(path))]
+        return [_saved(path)]
     return [run([path])]
+
+
+def _saved(path: Path) -> Diagnosis:
+    """A saved result by its own name: that of the recording may be the same on both sides."""
+    found = decode(path.read_bytes(), name=str(path))
+    inputs = tuple(msgspec.structs.replace(info, path=str(path)) for info in found.inputs)
+    return msgspec.structs.replace(found, inputs=inputs)
 
 
 def _load_folder(folder: Path, run: _Run) -> list[Diagnosis]:
@@ -96,7 +105,7 @@ def _load_folder(folder: Path, run: _Run) -> list[Diagnosis]:
     files = [p for p in visible if p.is_file() and p.name.lower().endswith(_SUFFIXES)]
     results = [p for p in files if is_result(p)]
     if results:
-        return [decode(p.read_bytes(), name=str(p)) for p in results]
+        return [_saved(p) for p in results]
     if files:
         return [run(files)] if are_ranks(files) else [run([p]) for p in files]
     found = [result for p in visible if p.is_dir() for result in _load_folder(p, run)]

@@ -40,7 +40,11 @@ def test_two_results(tmp_path: Path, capsys: Capture) -> None:
     out = tmp_path / "c.json"
     assert run(["compare", str(before), str(after), "-o", str(out)]) == 0
     assert "FASTER" in capsys.readouterr().out
-    assert json.loads(out.read_text())["verdict"]["outcome"] == "faster"
+    document = json.loads(out.read_text())
+    assert document["verdict"]["outcome"] == "faster"
+    # Both were made of a recording of the same name, which may be gone.
+    assert document["before"]["paths"] == [str(before)]
+    assert document["after"]["paths"] == [str(after)]
 
 
 def test_two_traces(tmp_path: Path, capsys: Capture) -> None:

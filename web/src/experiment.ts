@@ -13,7 +13,7 @@ export function experimentTop(page: ExperimentDocument): HTMLElement {
     h("h1", { id: "verdict-title", text: experiment.sentence }),
     h("p", { class: "note", text: words.setting }));
   if (experiment.combination && words.combination) {
-    box.append(h("h2", { text: "Together" }), trial(experiment.combination, words.combination, most(page)));
+    box.append(h("h2", { text: experiment.combination.title === "together" ? "Together" : "Best" }), trial(experiment.combination, words.combination, most(page)));
   }
   for (const note of experiment.notes) box.append(h("p", { class: "note", text: note }));
   return box;

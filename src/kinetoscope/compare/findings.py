@@ -103,4 +103,6 @@ def _kept(finding: FindingChange, achieved: Ratio) -> Kept:
         return "less"
     if achieved.low > finding.gain.high * (1 + _TOLERANCE):
         return "more"
+    if achieved.low <= 1.0 < finding.gain.low:
+        return "unknown"
     return "as_predicted"

@@ -19,7 +19,7 @@ def side_of(runs: Sequence[Diagnosis]) -> Side:
     highs = [round(p.high) for p in paces] or [run.step.time_ns.high for run in runs]
     ranks = first.profile.world_size if first.profile else len(first.inputs)
     return Side(
-        paths=tuple(info.path for run in runs for info in run.inputs),
+        paths=tuple(dict.fromkeys(info.path for run in runs for info in run.inputs)),
         runs=len(runs),
         ranks=ranks,
         steps=sum(_steps(run) for run in runs),

@@ -25,8 +25,9 @@ Change = Literal["added", "gone", "faster", "slower", "same"]
 Fate = Literal["gone", "stayed", "new"]
 """What became of a finding."""
 
-Kept = Literal["more", "as_predicted", "less"]
-"""How an achieved gain relates to the predicted range."""
+Kept = Literal["more", "as_predicted", "less", "unknown"]
+"""How an achieved gain relates to the predicted range; `unknown`: its interval reaches
+from no gain into that range, or beyond it."""
 
 ScalingKind = Literal["weak", "strong"]
 """`weak`: every rank does the same work whatever the number of ranks."""

@@ -45,6 +45,7 @@ KEPT: dict[Kept, str] = {
     "more": "more than predicted",
     "as_predicted": "as predicted",
     "less": "less than predicted",
+    "unknown": "too noisy to tell",
 }
 _EFFECTS = {"noted": "", "corrected": "", "refused": "refused"}
 _LONGEST_NAME = 60

@@ -39,7 +39,8 @@ def _combination(experiment: Experiment) -> str:
     best = experiment.combination
     if best is None:
         return ""
-    text = f"Together, {code(best.remedy)}: {words.STATUSES[best.status]}, {words.speedup(best)}."
+    status = words.STATUSES[best.status]
+    text = f"{words.best(best)}, {code(best.remedy)}: {status}, {words.speedup(best)}."
     if best.status != "accepted":
         return text
     return "\n".join([text, "", "```python", *clean_lines(best.snippet), "```"])

@@ -54,7 +54,7 @@ def _combination(page: Page, experiment: Experiment) -> None:
     if best is None:
         return
     page.blank()
-    page.prose(Text(f"Together: {clean(best.remedy)}", style="bold"))
+    page.prose(Text(f"{words.best(best)}: {clean(best.remedy)}", style="bold"))
     parts = [words.STATUSES[best.status], words.speedup(best), words.guard(best)]
     page.prose("; ".join(part for part in parts if part), indent=2)
     if best.status == "accepted":

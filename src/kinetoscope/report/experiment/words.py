@@ -59,6 +59,11 @@ def guard(trial: Trial) -> str:
     return f"{', '.join(passed)} same" if passed else ""
 
 
+def best(trial: Trial) -> str:
+    """Return what to call the combination: of one remedy it is that remedy's own trial."""
+    return "Together" if trial.title == "together" else "Best"
+
+
 _CACHE_HELPS = 0.7
 
 
