@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from kinetoscope.compare import compare
-from kinetoscope.result import Budget
+from kinetoscope.result import Budget, Gain
 from kinetoscope.result.profile import Cost, Recorded
 from tests import results
 from tests.compare.sides import MS, run
@@ -76,3 +76,11 @@ def test_an_interval_that_holds_no_gain_as_well_proves_no_prediction() -> None:
     found = compare(before, run(10, recorded=host, findings=())).predictions[0]
     assert found.kept == "unknown"
     assert found.achieved.low < 1.0 < results.LOADER.gain.low < found.achieved.high
+
+
+def test_a_slower_program_keeps_no_promise() -> None:
+    """1.00x to 1.06x is promised; 0.5x came, and is less than nothing."""
+    small = msgspec.structs.replace(results.LOADER, gain=Gain(1.0, 1.03, 1.06, "replay"))
+    for after, kept in ((80, "less"), (39, "as_predicted")):
+        found = compare(run(40, findings=(small,)), run(after, findings=()))
+        assert found.predictions[0].kept == kept, after

@@ -55,8 +55,33 @@ def test_names_and_codes() -> None:
     assert [remedy.id for remedy, _ in chosen] == ["dataloader-workers", "compile"]
     with pytest.raises(UsageError, match="no remedy"):
         remedies_for(["DL113"])
-    with pytest.raises(UsageError, match="there is no remedy"):
-        remedies_for(["magic"])
+    assert remedies_for(["dl101"]) == remedies_for(["DL101"])
+    for unknown in ("magic", "DL1"):
+        with pytest.raises(UsageError, match=f"there is no rule and no remedy '{unknown}'"):
+            remedies_for([unknown])
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("dataloader-workers=abc", "takes a whole number from 1 on"),
+        ("threads=0", "takes a whole number from 1 on"),
+        ("threads=²", "takes a whole number from 1 on"),
+        ("compile=fast", "takes default, reduce-overhead, max-autotune-no-cudagraphs"),
+        ("zero-grad=1", "takes no parameter"),
+    ],
+)
+def test_a_parameter_that_a_remedy_does_not_take(name: str, why: str) -> None:
+    with pytest.raises(UsageError, match=why):
+        remedy_of(name)
+
+
+def test_remedies_take_what_they_try() -> None:
+    many = dataclasses.replace(TRAINING, device="cuda", cores=16)
+    for remedy in all_remedies():
+        for facts in (TRAINING, SERVING, many):
+            values = () if remedy.applies(facts) else remedy.values(facts)
+            assert [v for v in values if remedy.wrong(v)] == [], remedy.id
 
 
 def test_the_diagnosis_orders_the_plan() -> None:

@@ -22,12 +22,11 @@ Exit codes: 0 a fix helps, 1 none helps or the program itself fails, 5 undecided
     "--fix",
     metavar="CODES",
     multiple=True,
-    required=True,
     help="Rule codes (DL101) or remedies (dataloader-workers=4), separated by commas. Repeatable.",
 )
 @comparing.rendering
 @experimenting.measuring
-@click.argument("program", metavar="SCRIPT [ARGS]", nargs=-1, required=True, type=click.UNPROCESSED)
+@click.argument("program", metavar="SCRIPT [ARGS]", nargs=-1, type=click.UNPROCESSED)
 def command(
     fix: tuple[str, ...],
     outputs: tuple[str, ...],
@@ -46,8 +45,16 @@ def command(
 
     The options stand before SCRIPT; what follows SCRIPT is given to it.
     """
+    from kinetoscope.errors import UsageError
     from kinetoscope.experiments.registry import remedies_for
 
+    if not fix:
+        raise UsageError(
+            "no --fix given, and options stand before SCRIPT",
+            hint="kinetoscope verify --fix DL101 train.py --epochs 1",
+        )
+    if not program:
+        raise UsageError("no program given", hint="kinetoscope verify --fix DL101 train.py")
     comparing.check_outputs(outputs)
     names = [part.strip() for value in fix for part in value.split(",") if part.strip()]
     experiment = experimenting.measured(

@@ -99,7 +99,8 @@ def predictions(changes: FindingChanges, achieved: Ratio | None) -> tuple[Predic
 
 
 def _kept(finding: FindingChange, achieved: Ratio) -> Kept:
-    if achieved.high < finding.gain.low * (1 - _TOLERANCE):
+    slower = achieved.high < 1.0 <= finding.gain.low
+    if slower or achieved.high < finding.gain.low * (1 - _TOLERANCE):
         return "less"
     if achieved.low > finding.gain.high * (1 + _TOLERANCE):
         return "more"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kinetoscope import units
-from kinetoscope.compare.timing import Timing
+from kinetoscope.compare.timing import SEVERAL_RUNS, Timing
 from kinetoscope.result.comparison import (
     Comparable,
     ComparisonVerdict,
@@ -79,6 +79,7 @@ def sentence(outcome: Outcome, timing: Timing, before: Side, after: Side, margin
         "more": units.percent(1 / speedup.mid - 1),
         "margin": units.percent(margin),
         "recorded": _as_recorded(timing),
+        "again": _MORE if min(before.runs, after.runs) >= SEVERAL_RUNS else _THREE,
     }
     return _SENTENCES[outcome].format(**values)
 
@@ -87,9 +88,10 @@ _SENTENCES: dict[str, str] = {
     "faster": "Faster: a step takes {less} less time ({times}{recorded}). Speed-up {span}.",
     "slower": "Slower: a step takes {more} more time ({times}{recorded}). Speed-up {span}.",
     "no_difference": "No difference beyond {margin}: speed-up {span} ({times}).",
-    "inconclusive": "Inconclusive: speed-up {span} ({times}{recorded}). Run each side three times "
-    "or more, interleaved, to tell.",
+    "inconclusive": "Inconclusive: speed-up {span} ({times}{recorded}). {again}",
 }
+_THREE = "Run each side three times or more, interleaved, to tell."
+_MORE = "More runs a side, on a machine that does nothing else, tell more."
 
 
 def _as_recorded(timing: Timing) -> str:

@@ -28,14 +28,16 @@ def remedy_of(name: str) -> tuple[Remedy, str]:
     """Return the remedy and the parameter of `dataloader-workers=4`.
 
     Raises:
-        UsageError: there is no such remedy.
+        UsageError: there is no such remedy, or it does not take this parameter.
     """
     wanted, _, value = name.partition("=")
     for remedy in all_remedies():
         if remedy.id == wanted:
+            if wrong := remedy.wrong(value):
+                raise UsageError(f"{name}: {wanted} {wrong}", hint="kinetoscope tune --list")
             return remedy, value
     known = ", ".join(remedy.id for remedy in all_remedies())
-    raise UsageError(f"there is no remedy {wanted!r}", hint=f"Remedies: {known}.")
+    raise UsageError(f"there is no rule and no remedy {wanted!r}", hint=f"Remedies: {known}.")
 
 
 def codes_of(remedy: Remedy) -> tuple[str, ...]:
@@ -56,11 +58,12 @@ def remedies_for(names: Sequence[str]) -> list[tuple[Remedy, str]]:
         UsageError: a code without a remedy, or an unknown name.
     """
     chosen: list[tuple[Remedy, str]] = []
+    codes = {rule.code for rule in all_rules()}
     for name in names:
-        if name[:1].islower():
+        code = name.upper()
+        if code not in codes:
             chosen.append(remedy_of(name))
             continue
-        code = name.upper()
         fitting = [
             (remedy, value)
             for remedy in all_remedies()

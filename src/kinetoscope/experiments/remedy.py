@@ -77,6 +77,7 @@ class Remedy:
         must_not_worsen: what must not get worse.
         tolerance: how far results may differ.
         applies: why it does not apply to a program; "" when it does.
+        takes: what its parameter may be: some words, a whole number from 1 on, or nothing.
         values: parameters to try, best guess first; ("",) when there is none.
         patch: installs it in the process that will run the program, before the program starts;
             gets the parameter.
@@ -96,11 +97,21 @@ class Remedy:
     improves: str = "step time"
     must_not_worsen: tuple[str, ...] = ("loss", "outputs", "memory")
     tolerance: Tolerance = "exact"
+    takes: tuple[str, ...] | Literal["number"] = ()
     values: Callable[[Facts], tuple[str, ...]] = lambda _: ("",)
     environment: Callable[[str], Mapping[str, str]] = lambda _: {}
     work: Callable[[str], float] = lambda _: 1.0
     most: Callable[[str, Facts], float] = lambda _value, _facts: math.inf
     general: bool = True
+
+    def wrong(self, value: str) -> str:
+        """Why it does not take a parameter, in words; "" when it does, and for none at all."""
+        if not value or (self.takes != "number" and value in self.takes):
+            return ""
+        if self.takes == "number":
+            fits = value.isascii() and value.isdigit() and int(value) > 0
+            return "" if fits else "takes a whole number from 1 on"
+        return f"takes {', '.join(self.takes)}" if self.takes else "takes no parameter"
 
 
 def named(remedy: Remedy, value: str) -> str:

@@ -47,6 +47,7 @@ REMEDY = Remedy(
     title="16-bit arithmetic where it is safe",
     tolerance="bf16",
     applies=_applies,
+    takes=("bfloat16", "float16"),
     values=_values,
     patch=_patch,
     snippet=lambda value: (

@@ -51,6 +51,7 @@ REMEDY = Remedy(
     must_not_worsen=("outputs",),
     tolerance="reordered",
     applies=_applies,
+    takes=("x2", "x4", "x8", "x16", "x32"),
     values=lambda _: ("x2", "x4", "x8"),
     patch=_patch,
     work=lambda value: float(value.removeprefix("x")),

@@ -9,6 +9,8 @@ from __future__ import annotations
 from kinetoscope.experiments._hooks import TOP
 from kinetoscope.experiments.remedy import Facts, Remedy
 
+MODES = ("default", "reduce-overhead", "max-autotune-no-cudagraphs")
+
 
 def _applies(facts: Facts) -> str:
     if facts.compiled:
@@ -18,7 +20,7 @@ def _applies(facts: Facts) -> str:
 
 def _values(facts: Facts) -> tuple[str, ...]:
     if facts.on_gpu:
-        return ("default", "reduce-overhead", "max-autotune-no-cudagraphs")
+        return MODES
     return ("default",)
 
 
@@ -41,6 +43,7 @@ REMEDY = Remedy(
     title="compile the model",
     tolerance="reordered",
     applies=_applies,
+    takes=MODES,
     values=_values,
     patch=_patch,
     snippet=_snippet,

@@ -55,6 +55,7 @@ REMEDY = Remedy(
     tolerance="statistical",
     must_not_worsen=("loss", "outputs"),
     applies=_applies,
+    takes="number",
     values=_values,
     patch=_patch,
     most=_most,

@@ -18,6 +18,7 @@ REMEDY = Remedy(
     title="larger buckets for the gradients' all-reduce",
     tolerance="reordered",
     applies=uses_ddp,
+    takes="number",
     values=lambda _: ("50", "100"),
     patch=_patch,
     snippet=lambda value: f"DistributedDataParallel(..., bucket_cap_mb={value})",

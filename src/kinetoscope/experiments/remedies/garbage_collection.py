@@ -32,6 +32,7 @@ REMEDY = Remedy(
     id="garbage-collection",
     title="freeze what lives long, collect less often",
     applies=_applies,
+    takes="number",
     values=lambda _: (str(INTERVAL),),
     patch=_patch,
     snippet=lambda value: (

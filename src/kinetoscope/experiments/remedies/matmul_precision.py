@@ -32,6 +32,7 @@ REMEDY = Remedy(
     title="TF32 for float32 products",
     tolerance="tf32",
     applies=_applies,
+    takes=("high", "medium"),
     values=lambda _: ("high",),
     patch=_patch,
     snippet=lambda value: f'torch.set_float32_matmul_precision("{value}")',

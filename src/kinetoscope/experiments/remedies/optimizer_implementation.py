@@ -42,6 +42,7 @@ REMEDY = Remedy(
     title="update the parameters with few kernels",
     tolerance="reordered",
     applies=_applies,
+    takes=("fused", "foreach"),
     values=_values,
     patch=_patch,
     snippet=lambda value: f"torch.optim.AdamW(..., {value}=True)  # as your optimizer is named",

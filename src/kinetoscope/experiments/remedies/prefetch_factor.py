@@ -31,6 +31,7 @@ REMEDY = Remedy(
     id="prefetch-factor",
     title="let the workers prepare more batches ahead",
     applies=_applies,
+    takes="number",
     values=lambda _: ("4", "8"),
     patch=_patch,
     snippet=lambda value: f"DataLoader(..., prefetch_factor={value})",

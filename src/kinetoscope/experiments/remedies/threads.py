@@ -37,6 +37,7 @@ REMEDY = Remedy(
     title="another number of threads inside operators",
     tolerance="reordered",
     applies=_applies,
+    takes="number",
     values=_values,
     patch=_patch,
     environment=lambda value: {"OMP_NUM_THREADS": value},

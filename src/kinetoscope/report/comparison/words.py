@@ -49,6 +49,7 @@ KEPT: dict[Kept, str] = {
 }
 _EFFECTS = {"noted": "", "corrected": "", "refused": "refused"}
 _LONGEST_NAME = 60
+_SEVERAL_RUNS = 3
 _HARDLY_KNOWN = 3.0
 """An efficiency whose interval spans this factor says nothing."""
 
@@ -229,8 +230,11 @@ def next_step(comparison: Comparison) -> str:
 
 
 def _next_for_more(comparison: Comparison) -> str:
+    sides = (comparison.before, comparison.after)
     again = "Record each side three times or more, in turns, and compare the folders"
-    if all(side.low_ns == side.high_ns for side in (comparison.before, comparison.after)):
+    if min(side.runs for side in sides) >= _SEVERAL_RUNS:
+        again = "Record more runs of each side, in turns, while the machine does nothing else"
+    if all(side.low_ns == side.high_ns for side in sides):
         return f"{again}."
     return f"{again}; or give the unprofiled step times: --real-step-ms BEFORE AFTER."
 
