@@ -167,7 +167,7 @@ def f_reviews_scores_by_hand(fixed):
 @case(
     "a new head on a backbone that is not trained but differentiated all the same",
     "compute",
-    codes=("cause: wasted work, backward pass through a frozen backbone",),
+    codes=("CP228",),
     functions=("learn_birds",),
 )
 def f_birds_frozen_backbone(fixed):

@@ -84,6 +84,13 @@ def intersect(a: Intervals, b: Intervals) -> Intervals:
     return pieces.start, pieces.end
 
 
+def points_in(intervals: Intervals, at: IntArray) -> npt.NDArray[np.bool_]:
+    """Which moments lie in a union."""
+    start, end = intervals
+    index = np.searchsorted(start, at, side="right") - 1
+    return np.asarray((index >= 0) & (at < np.append(end, 0)[index]))
+
+
 def subtract(a: Intervals, b: Intervals) -> Intervals:
     """What of union `a` is not in union `b`."""
     if a[0].size == 0 or b[0].size == 0:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from kinetoscope.analysis import Analysis
 from kinetoscope.metrics.device_ops import device_ops
-from kinetoscope.metrics.intervals import Intervals, union
+from kinetoscope.metrics.intervals import Intervals, points_in, union
 from kinetoscope.trace.kinds import RUNTIME_KINDS, Kind
 from kinetoscope.trace.trace import IntArray
 
@@ -61,7 +60,7 @@ def retries(analysis: Analysis) -> Retries | None:
         tree.rows[nodes],
         tried,
         union(np.minimum(begin, start), start),
-        bool(work.backward[_inside(tried, work.at)].any()),
+        bool(work.backward[points_in(tried, work.at)].any()),
     )
 
 
@@ -79,11 +78,4 @@ def _ended(analysis: Analysis, at: int, after: int) -> int:
 def calls_in(analysis: Analysis, time: Intervals) -> IntArray:
     """Rows of the calls into the runtime that began in these stretches, on whatever thread."""
     rows = analysis.rows(*RUNTIME_KINDS)
-    return rows[_inside(time, analysis.trace.column("ts_ns")[rows])]
-
-
-def _inside(time: Intervals, at: IntArray) -> npt.NDArray[np.bool_]:
-    """Which moments lie in a union of stretches."""
-    start, end = time
-    index = np.searchsorted(start, at, side="right") - 1
-    return (index >= 0) & (at < np.append(end, 0)[index])
+    return rows[points_in(time, analysis.trace.column("ts_ns")[rows])]

@@ -1,0 +1,178 @@
+"""The backward pass computes gradients of parameters that no optimizer updates.
+
+## What it finds
+Gradients that are added to in every step, while those of other parameters are set anew in each:
+nobody clears them, so no optimizer has them. Counted is the end of the backward pass, after the
+last gradient that is used: it leads to unused ones only.
+
+## Why it matters
+A backward pass costs about twice its forward pass. A new head on a backbone that is not trained
+needs none of it below the head: neither the gradients nor the results that are kept for them. That
+the optimizer does not have a parameter switches nothing off; autograd asks for `requires_grad`.
+
+## How to fix it
+Run the part that is not trained under `torch.no_grad()`, or switch its parameters off:
+`backbone.requires_grad_(False)`. If they were meant to be trained, give them to the optimizer:
+until now they were not.
+
+## Limits
+Parameters are told apart by their shapes: those of a shape that is used as well count as used.
+Unused gradients between used ones (adapters inside of a model) count only where they are added up.
+A program that adds up gradients over more steps than were recorded, for a part of its parameters,
+looks the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from kinetoscope.analysis import Analysis
+from kinetoscope.metrics.device_ops import device_ops
+from kinetoscope.metrics.gradients import UnusedGradients, unused_gradients
+from kinetoscope.metrics.intervals import clip, measure, merge, points_in, union
+from kinetoscope.replay import Change
+from kinetoscope.result import Evidence, Fix
+from kinetoscope.rules.api import Example, Hit, Options, Rule
+from kinetoscope.rules.compute._kernels import extent_of, per_step_ns, places
+from kinetoscope.trace.frames import is_engine_call
+from kinetoscope.trace.kinds import RUNTIME_KINDS
+from kinetoscope.trace.trace import IntArray
+from kinetoscope.units import count, duration
+
+if TYPE_CHECKING:
+    from kinetoscope.testing import TraceBuilder
+
+_URL = (
+    "https://docs.pytorch.org/docs/stable/notes/autograd.html"
+    "#locally-disabling-gradient-computation"
+)
+
+
+class Thresholds(Options, frozen=True):
+    """What goes away with the backward pass."""
+
+    recording: tuple[float, float, float] = (0.0, 0.08, 0.15)
+    """Part of the host time of their forward operators that goes away with the autograd nodes, as
+    in inference without gradients (IN601); nothing at worst."""
+
+
+def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
+    """Replay without the end of the backward pass that leads to unused gradients only."""
+    found = analysis.get(unused_gradients)
+    if found is None:
+        return
+    tree = analysis.trace.tree
+    vain = merge(found.tails, union(tree.start[found.nodes], tree.end[found.nodes]))
+    calls = analysis.rows(*RUNTIME_KINDS)
+    calls = calls[points_in(vain, analysis.trace.column("ts_ns")[calls])]
+    work = analysis.get(device_ops)
+    rows = work.rows[np.isin(work.call, calls)]
+    forward = analysis.extent(_forward_of(analysis, found))
+    low, high = analysis.times.host_window
+    host_ns = measure(clip(vain, low, high)) // analysis.steps_on_host
+    device_ns = per_step_ns(analysis, rows)
+    gradients = found.nodes.size / found.steps
+    yield Hit(
+        message=(
+            f"The backward pass computes {count(round(gradients))} gradients a step that no "
+            f"optimizer uses: they grow from step to step. That takes {_taken(host_ns, device_ns)}."
+        ),
+        evidence=(
+            Evidence("unused_gradients", round(gradients, 1), "count"),
+            Evidence("host_time", host_ns, "ns"),
+            Evidence("device_time", device_ns, "ns"),
+        ),
+        locations=places(analysis, rows, whole_step=True)
+        if rows.size
+        else analysis.locations(_forward_of(analysis, found)),
+        fix=Fix(
+            summary="Run the part that is not trained under torch.no_grad(), or switch its "
+            "parameters off.",
+            snippet="backbone.requires_grad_(False)  # or:\nwith torch.no_grad():\n"
+            "    features = backbone(x)",
+            reference=_URL,
+        ),
+        gain=analysis.gain(
+            *(
+                Change(host_cut=vain, drop_calls=calls, more_cuts=((forward, part),))
+                for part in options.recording
+            )
+        ),
+        confidence=0.9,
+        claims=extent_of(analysis, rows) if rows.size else vain,
+    )
+
+
+def _taken(host_ns: int, device_ns: int) -> str:
+    if device_ns:
+        return f"{duration(device_ns)} of the device and {duration(host_ns)} of the host"
+    return duration(host_ns)
+
+
+def _forward_of(analysis: Analysis, found: UnusedGradients) -> IntArray:
+    """Rows of the forward operators whose backward leads to unused gradients only."""
+    trace = analysis.trace
+    names = trace.column("name_id")[trace.tree.rows]
+    engine = np.fromiter((is_engine_call(n) for n in trace.names), bool, len(trace.names))[names]
+    nodes = np.flatnonzero(engine & points_in(found.tails, trace.tree.start))
+    forward = trace.links.forward[nodes]
+    return trace.tree.rows[np.unique(forward[forward >= 0])]
+
+
+def _training(t: TraceBuilder, *, kept: bool) -> None:
+    """Steps of 3 ms: a head's backward and optimizer, and that of a backbone below it."""
+    for step in range(4):
+        at, seq = step * 3_000, 100 * step
+        t.step(at, 3_000)
+        t.python("train.py(10): train", at + 5, 2_900)
+        for i, name in enumerate(("aten::linear", "aten::addmm")):
+            t.op(name, at + 10 + 60 * i, 50, seq=seq + i, dims=[[64, 512], [512, 512]])
+            t.kernel("gemm", at + 30 + 400 * i, 350, launch_at=at + 20 + 60 * i)
+        for i, shape in enumerate(([10, 512], [512, 512])):
+            begin = at + 1_000 + 600 * i
+            _backward(t, begin, shape, seq + 1 - i, adds=kept and i == 1)
+        t.annotation("Optimizer.step#SGD.step", at + 2_400, 60)
+        t.op("aten::_foreach_add_", at + 2_405, 50, dims=[[[10, 512]]], types=["TensorList"])
+        t.kernel("multi_tensor_apply_kernel", at + 2_440, 20, launch_at=at + 2_420)
+        t.sync(at + 2_470, 100)
+
+
+def _backward(t: TraceBuilder, begin: int, shape: list[int], seq: int, *, adds: bool) -> None:
+    engine = "autograd::engine::evaluate_function: "
+    t.op(f"{engine}AddmmBackward0", begin, 300, seq=seq)
+    t.kernel("gemm", begin + 30, 500, launch_at=begin + 20)
+    t.op(f"{engine}torch::autograd::AccumulateGrad", begin + 310, 60)
+    t.op("torch::autograd::AccumulateGrad", begin + 312, 50, dims=[shape])
+    t.op("aten::add_" if adds else "aten::detach", begin + 315, 40, dims=[shape])
+    if adds:
+        t.kernel("vectorized_elementwise_kernel", begin + 535, 20, launch_at=begin + 320)
+
+
+def _frozen(t: TraceBuilder) -> None:
+    _training(t, kept=True)
+
+
+def _trained(t: TraceBuilder) -> None:
+    _training(t, kept=False)
+
+
+RULE = Rule(
+    code="CP228",
+    name="gradients-nobody-uses",
+    class_="compute",
+    summary="The backward pass computes gradients of parameters that no optimizer updates.",
+    check=check,
+    options=Thresholds(),
+    needs=frozenset({"ops", "shapes", "steps"}),
+    evidence="T",
+    references=(_URL,),
+    examples=(
+        Example(
+            "a gradient that grows from step to step below a trained head", _frozen, fires=True
+        ),
+        Example("two gradients that are set anew in each step", _trained, fires=False),
+    ),
+)
