@@ -16,14 +16,18 @@ def render(experiment: Experiment, options: RenderOptions) -> str:  # noqa: ARG0
         escape(words.setting(experiment)),
         _table(experiment),
         _combination(experiment),
+        _skipped(experiment),
         *(escape(note) for note in experiment.notes),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
 def _table(experiment: Experiment) -> str:
+    measured = [t for t in experiment.trials if t.status != "not_applicable"]
+    if not measured:
+        return ""
     rows = ["| remedy | | speed-up | predicted | guards | |", "|---|---|--:|--:|---|---|"]
-    return "\n".join([*rows, *(_row(trial) for trial in experiment.trials)])
+    return "\n".join([*rows, *(_row(trial) for trial in measured)])
 
 
 def _row(trial: Trial) -> str:
@@ -33,6 +37,14 @@ def _row(trial: Trial) -> str:
         f"| {escape(trial.remedy)} | {words.STATUSES[trial.status]} | {words.speedup(trial)} "
         f"| {words.predicted(trial)} | {escape(words.guard(trial))} | {escape(last)} |"
     )
+
+
+def _skipped(experiment: Experiment) -> str:
+    skipped = [t for t in experiment.trials if t.status == "not_applicable"]
+    if not skipped:
+        return ""
+    lines = "\n".join(f"* {escape(t.remedy)}: {escape(t.reason)}" for t in skipped)
+    return f"<details><summary>{len(skipped)} do not apply</summary>\n\n{lines}\n\n</details>"
 
 
 def _combination(experiment: Experiment) -> str:

@@ -33,7 +33,7 @@ def render(experiment: Experiment, options: RenderOptions) -> str:
 def _table(page: Page, trials: list[Trial], options: RenderOptions) -> None:
     width = max(cell_len(clean(t.remedy)) for t in trials)
     for trial in trials:
-        head = Text(f"{clean(trial.remedy):<{width}}  ", style="bold")
+        head = Text(clean(trial.remedy), style="bold")
         text = Text(words.STATUSES[trial.status], style=words.STYLES[trial.status])
         parts = [words.speedup(trial), words.guard(trial), words.extras(trial)]
         if trial.speedup is None or trial.status in words.REJECTED:
@@ -46,7 +46,8 @@ def _table(page: Page, trials: list[Trial], options: RenderOptions) -> None:
         page.hanging(head, text, indent=0, column=column)
         if options.verbose:
             for guard in trial.guards:
-                page.prose(f"{guard.name}: {guard.status}, {clean(guard.detail)}", indent=column)
+                status = guard.status.replace("_", " ")
+                page.prose(f"{guard.name}: {status}, {clean(guard.detail)}", indent=column)
 
 
 def _combination(page: Page, experiment: Experiment) -> None:
