@@ -9,9 +9,11 @@ from kinetoscope.analysis.fingerprint import product_label
 from kinetoscope.compare import CompareOptions, compare
 from kinetoscope.compare.similarity import likeness
 from kinetoscope.result import DeviceInfo, Diagnosis, InputInfo
+from kinetoscope.result.comparison import FindingChanges
 from kinetoscope.result.profile import Fingerprint, Mark
 from kinetoscope.result.vocabulary import StepSource
 from kinetoscope.trace.kinds import Family
+from tests import results
 from tests.compare.sides import OPERATORS, PRODUCTS, run
 
 
@@ -21,9 +23,10 @@ def marks(*names: str) -> tuple[Mark, ...]:
 
 def test_two_models_are_not_comparable() -> None:
     other = run(30, products=marks("mm 7 9 11", "mm 3 5 7"), operators=marks("conv2d"))
-    found = compare(run(40), other)
+    found = compare(run(40, findings=(results.LOADER,)), other)
     assert found.verdict.outcome == "not_comparable"
     assert found.verdict.speedup is None
+    assert found.findings == FindingChanges(), "nothing went away: it is another program"
     assert found.comparable.differences[0].what == "program"
     allowed = compare(run(40), other, options=CompareOptions(allow=frozenset({"program"})))
     assert allowed.verdict.outcome == "faster"

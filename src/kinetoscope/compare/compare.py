@@ -24,6 +24,7 @@ from kinetoscope.result.comparison import (
     Comparable,
     Comparison,
     ComparisonVerdict,
+    FindingChanges,
     Side,
 )
 from kinetoscope.result.profile import Profile
@@ -68,7 +69,8 @@ def compare(
     changes = finding_changes(a, b)
     if not same.answer:
         scaled = scaling([a, b]) if _other_ranks(same) else None
-        return _document(refused(same), same, sides, options, findings=changes, scaling=scaled)
+        told = changes if scaled else FindingChanges()  # of another program nothing went away
+        return _document(refused(same), same, sides, options, findings=told, scaling=scaled)
     profiles = [_profiles(side) for side in (a, b)]
     times = timing(
         [run_of(p) for p in profiles[0]],

@@ -57,7 +57,8 @@ def _headline(page: Page, comparison: Comparison) -> None:
         page.hanging(badge, sentence, indent=0, column=cell_len(badge.plain) + 1)
     page.blank()
     for label, side in (("Before", comparison.before), ("After", comparison.after)):
-        _label(page, label, Text(words.paths(side), style="dim"))
+        head = Text(f"{label} " if page.narrow else f"{label:<{_COLUMN}}", style="bold")
+        page.whole(head.append(words.paths(side), style="dim"))  # a broken path cannot be copied
         page.prose(words.side(side), indent=2 if page.narrow else _COLUMN)
 
 
