@@ -296,6 +296,31 @@ def test_a_backward_pass_that_nobody_uses_goes_away() -> None:
     assert hit.locations[0].function == "train"
 
 
+def test_unused_gradients_between_used_ones_cost_their_products() -> None:
+    """An adapter below a layer of 512 x 512 that is not trained, in steps of 3 ms."""
+    t, engine = TraceBuilder(), "autograd::engine::evaluate_function: "
+    gradients = (([10, 512], False), ([512, 512], True), ([8, 512], False))
+    for step in range(4):
+        at = step * 3_000
+        t.step(at, 3_000)
+        for i, (shape, adds) in enumerate(gradients):
+            begin = at + 100 + 300 * i
+            t.op(f"{engine}AddmmBackward0", begin, 130, seq=100 * step + 3 - i)
+            t.op("aten::mm", begin + 10, 100, dims=[[shape[0], 64], [64, 512]],
+                 types=["float", "float"])  # fmt: skip
+            t.kernel("gemm", at + 120 + 900 * i, 900, launch_at=begin + 20)
+            t.op(f"{engine}torch::autograd::AccumulateGrad", begin + 140, 60)
+            t.op("torch::autograd::AccumulateGrad", begin + 142, 50, dims=[shape])
+            t.op("aten::add_" if adds else "aten::detach", begin + 150, 30, dims=[shape])
+        t.sync(at + 1_000, 1_825)
+    (hit,) = _hits("CP228", t)
+    assert "no_grad" not in hit.fix.snippet
+    # The product of 900 us and, on the host, its 100 us and 50 us of adding up.
+    assert _value(hit, "device_time") == 900_000
+    assert _value(hit, "host_time") == 150_000
+    assert hit.gain.mid == pytest.approx(3_000 / (3_000 - 900), rel=0.02)
+
+
 def _chain(*names: str, numel: int = 1 << 24, steps: int = 2) -> TraceBuilder:
     t = TraceBuilder()
     small = {"rsqrt": numel // 1024}

@@ -31,11 +31,13 @@ class UnusedGradients:
         nodes: call-tree nodes of the additions to these gradients, by time.
         tails: host time of the end of each backward pass, after the last gradient that is used:
             all of it serves gradients that are not.
+        shapes: of these gradients; no gradient that is used has one of them.
         steps: number of steps with such additions.
     """
 
     nodes: IntArray
     tails: Intervals
+    shapes: frozenset[Shape]
     steps: int
 
 
@@ -69,7 +71,9 @@ def unused_gradients(trace: Trace) -> UnusedGradients | None:
     unused &= ~np.isin(dims, used)
     if not unused.any():
         return None
-    return UnusedGradients(nodes[unused], _tails(trace, nodes, unused), int(steps.size))
+    left = np.unique(dims[unused]).tolist()
+    shapes = frozenset(shape for i in left for shape in _shapes(trace.texts[i]))
+    return UnusedGradients(nodes[unused], _tails(trace, nodes, unused), shapes, int(steps.size))
 
 
 def _named(trace: Trace, test: Callable[[str], bool]) -> IntArray:

@@ -17,7 +17,8 @@ until now they were not.
 
 ## Limits
 Parameters are told apart by their shapes: those of a shape that is used as well count as used.
-Unused gradients between used ones (adapters inside of a model) count only where they are added up.
+Of unused gradients between used ones (adapters inside of a model) only the products of linear
+layers and the additions count.
 A program that adds up gradients over more steps than were recorded, for a part of its parameters,
 looks the same.
 """
@@ -30,6 +31,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kinetoscope.analysis import Analysis
+from kinetoscope.metrics.cost import kernel_costs
 from kinetoscope.metrics.device_ops import device_ops
 from kinetoscope.metrics.gradients import UnusedGradients, unused_gradients
 from kinetoscope.metrics.intervals import clip, measure, merge, points_in, union
@@ -65,9 +67,11 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
     if found is None:
         return
     tree = analysis.trace.tree
-    vain = merge(found.tails, union(tree.start[found.nodes], tree.end[found.nodes]))
+    added = union(tree.start[found.nodes], tree.end[found.nodes])
+    vain = merge(found.tails, added, analysis.extent(_products(analysis, found)))
     calls = analysis.rows(*RUNTIME_KINDS)
-    calls = calls[points_in(vain, analysis.trace.column("ts_ns")[calls])]
+    mine = np.isin(analysis.trace.column("thread")[calls], tree.thread[found.nodes])
+    calls = calls[mine & points_in(vain, analysis.trace.column("ts_ns")[calls])]
     work = analysis.get(device_ops)
     rows = work.rows[np.isin(work.call, calls)]
     forward = analysis.extent(_forward_of(analysis, found))
@@ -88,13 +92,7 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
         locations=places(analysis, rows, whole_step=True)
         if rows.size
         else analysis.locations(_forward_of(analysis, found)),
-        fix=Fix(
-            summary="Run the part that is not trained under torch.no_grad(), or switch its "
-            "parameters off.",
-            snippet="backbone.requires_grad_(False)  # or:\nwith torch.no_grad():\n"
-            "    features = backbone(x)",
-            reference=_URL,
-        ),
+        fix=_fix(measure(found.tails) > 0),
         gain=analysis.gain(
             *(
                 Change(host_cut=vain, drop_calls=calls, more_cuts=((forward, part),))
@@ -104,6 +102,38 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
         confidence=0.9,
         claims=extent_of(analysis, rows) if rows.size else vain,
     )
+
+
+def _fix(below: bool) -> Fix:
+    """`below`: does a part of the backward pass lead to unused gradients only?"""
+    if below:
+        return Fix(
+            summary="Run the part that is not trained under torch.no_grad(), or switch its "
+            "parameters off.",
+            snippet="backbone.requires_grad_(False)  # or:\nwith torch.no_grad():\n"
+            "    features = backbone(x)",
+            reference=_URL,
+        )
+    return Fix(
+        summary="Switch the parameters off that are not trained.",
+        snippet="model.requires_grad_(False)\nfor p in trained: p.requires_grad_(True)",
+        reference=_URL,
+    )
+
+
+def _products(analysis: Analysis, found: UnusedGradients) -> IntArray:
+    """Rows of the operators in the backward pass that compute such gradients of linear layers.
+
+    They are the products whose result has the shape of such a gradient, or of its transpose.
+    """
+    work, costs = analysis.get(device_ops), analysis.get(kernel_costs)
+    shapes = np.array([shape for shape in found.shapes if len(shape) == 2], dtype=np.int64)
+    if not shapes.size or not costs.rows.size:
+        return np.empty(0, dtype=np.int64)
+    sizes = np.concatenate((shapes, shapes[:, ::-1]))
+    fits = ((costs.m[:, None] == sizes[:, 0]) & (costs.n[:, None] == sizes[:, 1])).any(axis=1)
+    mine = work.backward & np.isin(work.rows, costs.rows[fits & (costs.batch <= 1)])
+    return np.unique(work.op[mine & (work.op >= 0)])
 
 
 def _taken(host_ns: int, device_ns: int) -> str:
