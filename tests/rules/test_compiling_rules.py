@@ -61,6 +61,25 @@ def test_without_frames_nothing_tells_where_a_call_ends() -> None:
     assert "operators a step" not in hit.message
 
 
+def test_on_a_cpu_products_stay_and_perhaps_nothing_is_gained() -> None:
+    t = TraceBuilder(device=None)
+    for step in range(4):
+        t.step(step * STEP_US, STEP_US)
+        for begin in (step * STEP_US + 20, step * STEP_US + 2_020):
+            t.python(FRAME, begin, 1_800)
+            t.op("TorchDynamo Cache Lookup", begin, 30)
+            for k in range(10):
+                t.op("aten::add", begin + 50 + k * 110, 100, dims=[[64, 64], [64, 64]])
+            t.op("aten::mm", begin + 1_200, 500, dims=[[64, 64], [64, 64]])
+    hit = _hit(t)
+    assert hit is not None
+    # Of each call 1300 us are no product. Likely half of what compiling saves of them is gained.
+    saved = 2 * (1_300 - 130 - 10)
+    assert hit.gain.low == 1.0
+    assert hit.gain.mid == pytest.approx(STEP_US / (STEP_US - saved / 2), rel=0.02)
+    assert hit.gain.high == pytest.approx(STEP_US / (STEP_US - 2 * (1_300 - 60 - 10)), rel=0.02)
+
+
 @pytest.mark.parametrize(
     "t",
     [

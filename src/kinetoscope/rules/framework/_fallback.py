@@ -29,6 +29,8 @@ from kinetoscope.trace.trace import IntArray
 _CALL_NS = (300_000, 130_000, 60_000)
 """Host time of a compiled call with its guards and wrappers: much, likely, little. On a host whose
 launches take 7 us a call with one kernel took 150 us under the profiler."""
+_FUSED = (Family.ELEMENTWISE, Family.NORM, Family.SOFTMAX, Family.REDUCTION, Family.COPY)
+"""Operators that become part of a compiler's own code."""
 _LAUNCH_NS = 10_000
 """One launch from Inductor's wrapper code."""
 
@@ -68,7 +70,7 @@ def fallback(analysis: Analysis) -> Fallback | None:
         return None
     low, high = analysis.times.host_window
     eager = calls.eager & (calls.start >= low) & (calls.end <= high)
-    ops = analysis.in_steps(_outer_ops(analysis))
+    ops = np.setdiff1d(analysis.in_steps(_outer_ops(analysis)), calls.lookup)
     thread = trace.column("thread")[ops].astype(np.int64)
     ops = ops[calls.inside(eager, thread, trace.column("ts_ns")[ops])]
     pointwise = op_families(trace)[trace.column("name_id")[ops]] == Family.ELEMENTWISE
@@ -94,8 +96,18 @@ def stretches(analysis: Analysis, found: Fallback) -> Intervals:
     root = np.unique(links.backward_root[(forward >= 0) & (inside[np.maximum(forward, 0)] >= 0)])
     backward = analysis.extent(tree.rows[root[root >= 0]])
     whole = clip(merge(own, backward), *analysis.times.host_window)
-    # Without a device the operators are the work itself, compiled or not.
-    return subtract(whole, analysis.extent(found.ops)) if analysis.device is None else whole
+    return subtract(whole, _libraries(analysis, found)) if analysis.device is None else whole
+
+
+def _libraries(analysis: Analysis, found: Fallback) -> Intervals:
+    """Operators of a CPU whose work a compiler leaves to a library, or that nobody knows."""
+    trace = analysis.trace
+    families, name_id = op_families(trace), trace.column("name_id")
+    rows = analysis.in_steps(analysis.rows(Kind.CPU_OP))
+    rows = rows[~np.isin(families[name_id[rows]], (Family.NONE, *_FUSED))]
+    torchs = np.fromiter((name.startswith("aten::") for name in trace.names), bool)
+    other = (families[name_id[found.ops]] == Family.NONE) & ~torchs[name_id[found.ops]]
+    return analysis.extent(np.concatenate((rows, found.ops[other])))
 
 
 def compiled_gain(analysis: Analysis, found: Fallback, cut: Intervals) -> Gain:

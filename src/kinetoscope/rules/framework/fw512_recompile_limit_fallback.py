@@ -15,7 +15,8 @@ Remove what makes the versions differ; `TORCH_LOGS=recompiles` names the guard.
 ## Limits
 Where compiled calls were recorded as well, what an eager call takes once it is compiled is taken
 from them; their inputs may be smaller. Where none was, the limit was reached before, and the price
-of a compiled call is a usual one. `set_stance("eager_on_recompile")` does the same on purpose.
+of a compiled call is a usual one; on a CPU, or without stacks, perhaps nothing is gained.
+`set_stance("eager_on_recompile")` does the same on purpose.
 """
 
 from __future__ import annotations
