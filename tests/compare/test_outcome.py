@@ -24,6 +24,20 @@ def test_a_clear_gain_is_faster_and_the_reverse_slower() -> None:
     assert "25 % less time" in there.sentence
 
 
+@pytest.mark.parametrize("bracket", [(1.0, 1.0), (0.7, 1.8)])
+def test_both_directions_of_one_question_get_one_answer(bracket: tuple[float, float]) -> None:
+    """An interval of one direction is the inverse of the other, to the last digit shown."""
+    low, high = bracket
+    sides = [[run(ms, low=low, high=high) for ms in side] for side in ((40, 43), (36, 35, 41))]
+    there = compare(*sides).verdict.speedup
+    back = compare(*sides[::-1]).verdict.speedup
+    assert there is not None
+    assert back is not None
+    assert back.low == pytest.approx(1 / there.high, rel=1e-5)
+    assert back.mid == pytest.approx(1 / there.mid, rel=1e-5)
+    assert back.high == pytest.approx(1 / there.low, rel=1e-5)
+
+
 def test_a_recording_with_itself_is_no_difference() -> None:
     verdict = compare(run(40), run(40)).verdict
     assert verdict.outcome == "no_difference"

@@ -160,8 +160,12 @@ def timing(
     else:
         clock = None
     shared = random.standard_normal(DRAWS) if same_options else None
-    sides = [_draws(side, sd, df, shared, random) for side in (before, after)]
-    low, high = np.exp(np.percentile(sides[0] - sides[1], (2.5, 97.5)))
+    # The slower side draws first, so that both directions of one question get one answer.
+    slower, faster = (before, after) if mid >= 1.0 else (after, before)
+    draws = [_draws(side, sd, df, shared, random) for side in (slower, faster)]
+    low, high = np.exp(np.percentile(draws[0] - draws[1], (2.5, 97.5)))
+    if mid < 1.0:
+        low, high = 1 / high, 1 / low
     plain = [np.mean(np.log([run.recorded for run in side])) for side in (before, after)]
     recorded = math.exp(float(plain[0] - plain[1]))
     speedup = Ratio(min(float(low), mid), mid, max(float(high), mid))

@@ -75,7 +75,7 @@ def extras(trial: Trial) -> str:
         cached = again is not None and again < _CACHE_HELPS * trial.compile_s
         parts.append(
             f"{trial.compile_s:.1f} s more before the first steady step"
-            + (f" ({again:.1f} s with what was compiled before)" if cached else "")
+            + (f" ({again:.1f} s in later runs)" if cached else "")
         )
     if trial.memory_ratio is not None and abs(trial.memory_ratio - 1) > 0.05:
         parts.append(f"{units.percent(trial.memory_ratio)} of the memory")
