@@ -29,6 +29,26 @@ def test_a_device_that_works_on_after_the_last_mark_counts() -> None:
     assert summary([timed])["host_median_ns"] == 1 * MS
 
 
+def test_marks_are_not_the_programs_time() -> None:
+    """Ten steps of 1 ms, 50 µs of each in a mark."""
+    timed = Timed(elapsed=10 * MS, host=(1 * MS,) * 10, marks=10 * 50_000)
+    assert summary([timed])["step_ns"] == 950_000
+
+
+def test_a_mark_counts_from_the_first_step_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = iter((100, 200, 300))
+    monkeypatch.setattr("kinetoscope.capture.baseline.time.perf_counter_ns", lambda: next(now))
+    baseline = Baseline(device=False)
+    baseline.start()  # at 100
+    baseline.marked(60, 110)  # began before the first step: 10 of it count
+    baseline.next_step()  # at 200
+    baseline.marked(195, 215)
+    baseline.next_step()  # at 300
+    timed = baseline.stop()
+    assert timed is not None
+    assert (timed.elapsed, timed.marks) == (200, 30)
+
+
 def test_a_checkpoint_in_every_third_step_counts_by_whole_cycles() -> None:
     """Seven slow ones of nineteen would be 105 ms a step; it is (2 + 2 + 281) / 3."""
     found = summary([_timed(*([281, 2, 2] * 6), 281)])

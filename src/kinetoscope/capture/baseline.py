@@ -17,6 +17,8 @@ _NARROWEST = 0.005
 """Clocks and machines are not better than half a percent."""
 _FEW = 10
 """Of fewer steps a slow one may be one of many, or the only one."""
+_AHEAD = 0.5
+"""A device that is behind by less than this part of a step waits for the host."""
 _CHANGED = 0.1
 """So much must the halves differ for the program's pace to have changed."""
 
@@ -30,12 +32,14 @@ class Timed:
         host: distances of the step marks.
         device: the same by device events; [] without a device.
         cpu: processor time of the process.
+        marks: what of `elapsed` our own marks took; 0 where they ran beside a busy device.
     """
 
     elapsed: int
     host: tuple[int, ...]
     device: tuple[int, ...] = ()
     cpu: int = 0
+    marks: int = 0
 
     @property
     def steps(self) -> int:
@@ -57,7 +61,11 @@ class Timed:
         """Elapsed time / steps, over whole cycles where slow steps come regularly."""
         periods = self.periods
         plain = sum(periods) / self.steps
-        return self.elapsed / self.steps * (self.rhythm.mean(periods) / plain if plain else 1.0)
+        return (
+            (self.elapsed - self.marks)
+            / self.steps
+            * (self.rhythm.mean(periods) / plain if plain else 1.0)
+        )
 
     def facts(self) -> dict[str, int]:
         """What one half alone says of a step."""
@@ -94,6 +102,7 @@ class Baseline:
         self._at: list[int] = []
         self._events: list[Any] = []
         self._cpu = 0
+        self._marks = 0
 
     def start(self) -> None:
         """Begin at a step boundary."""
@@ -111,16 +120,25 @@ class Baseline:
             event.record()
             self._events.append(event)
 
+    def marked(self, start: int, end: int) -> None:
+        """A mark took this long (ns of `time.perf_counter_ns`), which is not the program's time."""
+        if self._at:
+            self._marks += end - max(start, self._at[0])
+
     def stop(self) -> Timed | None:
         """No more steps: what the complete ones took; None without any."""
         if len(self._at) < 2:
             return None
-        end = self._at[-1]
+        last = end = self._at[-1]
         if self._device:
             self._synchronize()
             end = time.perf_counter_ns()
+        elapsed = end - self._at[0]
+        # A device that is still busy with the last steps did not wait for the marks.
+        waits = end - last < _AHEAD * elapsed / (len(self._at) - 1)
         return Timed(
-            elapsed=end - self._at[0],
+            elapsed=elapsed,
+            marks=self._marks if waits else 0,
             host=tuple(b - a for a, b in pairwise(self._at)),
             device=tuple(round(a.elapsed_time(b) * 1e6) for a, b in pairwise(self._events)),
             cpu=time.process_time_ns() - self._cpu,

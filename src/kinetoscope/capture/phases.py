@@ -61,6 +61,10 @@ class Measure:
         """A step ended, and the phase goes on."""
         self._baseline.next_step()
 
+    def marked(self, start: int, end: int) -> None:
+        """What a mark took."""
+        self._baseline.marked(start, end)
+
     def end(self) -> None:
         """The last step ended."""
         self._baseline.next_step()
@@ -108,6 +112,10 @@ class Again:
             self._baseline.next_step()
         else:
             self.begin()
+
+    def marked(self, start: int, end: int) -> None:
+        """What a mark took."""
+        self._baseline.marked(start, end)
 
     def end(self) -> None:
         """The last step ended."""

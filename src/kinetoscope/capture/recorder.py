@@ -74,6 +74,11 @@ class Recorder:
         """A step ended, and the phase goes on."""
         self._guarded("next_step", self._phase)
 
+    def marked(self, start_s: float) -> None:
+        """A mark that began then is over; a baseline leaves it out."""
+        if isinstance(self._phase, Measure | Again):
+            self._phase.marked(round(start_s * 1e9), time.perf_counter_ns())
+
     def end_phase(self) -> None:
         """A step ended, and the phase with it."""
         self._guarded("end", self._taken())

@@ -119,6 +119,7 @@ class Session:
         elif (kind, identity) == self.finder.chosen and thread == self.thread:
             self.index += 1
             self._advance()
+            self.recorder.marked(now)
 
     def finish(self) -> Recording:
         """The program ended, or the capture was told to end: keep what there is."""
@@ -133,14 +134,11 @@ class Session:
         return Recording(self.recorder, facts(self), self.problems)
 
     def interrupt(self, why: str) -> None:
-        """No step comes: end what costs something, in the thread of the steps.
-
-        A window that has no complete step is tried again once.
-        """
+        """No step comes: end what costs something, in the thread of the steps."""
         once(lambda: self.recorder.interruptible, lambda: self._end_early(why))
 
     def _end_early(self, why: str, *, again: bool = True) -> None:
-        """End a phase in the middle of a step; complete steps stay."""
+        """End a phase in the middle of a step; one without a complete step is tried again once."""
         if self.phase not in INTERRUPTED or not self.last_step:
             return
         self.last_step = 0.0
