@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from kinetoscope.experiments._process import Process, Turn
-from kinetoscope.experiments.runner import Chosen, Runner
+from kinetoscope.experiments.runner import Chosen, Runner, _marks
 
 CHILD = """
 import json, os, sys, time
@@ -124,3 +124,10 @@ def test_the_users_own_cache_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv(CACHE, "/somewhere")
     with Pretend(["pass"], 60.0) as runner:
         assert runner._environment(())[CACHE] == "/somewhere"
+
+
+def test_few_steps_are_counted_in_words() -> None:
+    counts = {"optimizer": 4, "loader": 0, "module": 1}
+    assert (
+        _marks(counts) == "4 steps of an optimizer, 0 batches of a DataLoader, 1 call of a module"
+    )

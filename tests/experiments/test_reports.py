@@ -66,5 +66,7 @@ def test_the_sentence_names_each_kind_of_answer_once() -> None:
     assert sentence_of(found) == (
         "Harmful here: compile. Rejected, as it needs much more memory: big."
     )
-    nothing = msgspec.structs.replace(found, trials=(samples.SKIPPED,))
+    nothing = msgspec.structs.replace(found, trials=(samples.SKIPPED,) * 4)
     assert sentence_of(nothing) == "No remedy applies to this program."
+    one = msgspec.structs.replace(found, trials=(samples.SKIPPED,))
+    assert sentence_of(one) == "fused-optimizer does not apply: it is fused already."

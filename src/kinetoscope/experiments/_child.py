@@ -26,7 +26,7 @@ from kinetoscope.experiments import _ranks
 from kinetoscope.experiments._hooks import TOP
 from kinetoscope.experiments._hopeless import Watch
 from kinetoscope.experiments._observe import Observer
-from kinetoscope.experiments._process import GO, POLL_S, READY, REPORT, TRACE, Turn, alive
+from kinetoscope.experiments._process import EXITED, GO, POLL_S, READY, REPORT, TRACE, Turn, alive
 from kinetoscope.experiments._steps import EndedError, StepTimer, condensed
 from kinetoscope.experiments.registry import remedy_of
 
@@ -219,7 +219,7 @@ def _run(program: list[str]) -> str | None:
     except EndedError:
         return None
     except SystemExit as stop:
-        return None if stop.code in (None, 0) else f"the program exited with {stop.code}"
+        return None if stop.code in (None, 0) else f"{EXITED} {stop.code}"
     except BaseException as error:
         traceback.print_exc()
         return f"{type(error).__name__}: {error}"[:500]

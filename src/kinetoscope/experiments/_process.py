@@ -22,6 +22,7 @@ READY, GO, REPORT, FAILED = "ready", "go", "report.json", "failed"
 """Files by which a child and the parent tell each other. A rank that is ready leaves its process
 number, one that failed leaves its error, each in a file with its rank; `go` holds a `Turn`; the
 report is there when the run was measured."""
+EXITED = "the program exited with"
 TRACE = "trace.rank{}.json.gz"
 POLL_S = 0.02
 TERMINATE_S = 5.0

@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kinetoscope import units
 from kinetoscope.errors import KinetoscopeError
-from kinetoscope.experiments._process import Process, Turn
+from kinetoscope.experiments._process import EXITED, Process, Turn
 from kinetoscope.experiments.remedy import Facts, Remedy, named
 
 if TYPE_CHECKING:
@@ -217,13 +218,29 @@ def _problem(
         return f"a run did not end within {limit_s:.0f} s; --budget gives it more"
     if report is not None and report["error"]:
         # Where a rank fails, the others fail as they miss it: the first one says why.
-        return process.first_failure() or str(report["error"])
+        return _with_last_line(process.first_failure() or str(report["error"]), process)
     if report is None or code != 0:
         last = " / ".join(process.last_lines(LAST_LINES))
         return process.first_failure() or last or f"it exited with {code}"
     if not report.get("compiling") and len(report["steps"]) < 3:
-        return f"only {len(report['steps'])} steady steps were seen ({report['marks']})"
+        steady = units.plural(len(report["steps"]), "steady step")
+        return f"only {steady} seen ({_marks(report['marks'])})"
     return ""
+
+
+def _with_last_line(error: str, process: Process) -> str:
+    """An exit code says less than what the program said last; a traceback ends with the error."""
+    last = "".join(process.last_lines(1))
+    return f"{error}: {last}" if error.startswith(EXITED) and last else error
+
+
+def _marks(counts: dict[str, int]) -> str:
+    words = {
+        "optimizer": ("step of an optimizer", "steps of an optimizer"),
+        "loader": ("batch of a DataLoader", "batches of a DataLoader"),
+        "module": ("call of a module", "calls of a module"),
+    }
+    return ", ".join(units.plural(counts[kind], *word) for kind, word in words.items())
 
 
 def _unsettled(report: dict[str, Any] | None, start: float) -> str:

@@ -5,6 +5,9 @@ from __future__ import annotations
 from kinetoscope import units
 from kinetoscope.result.experiment import Experiment, TrialStatus
 
+FEW = 3
+"""So many remedies that do not apply are named with the reason where nothing else was tried."""
+
 
 def sentence_of(experiment: Experiment) -> str:
     """Return what was found, in one or two sentences."""
@@ -12,7 +15,9 @@ def sentence_of(experiment: Experiment) -> str:
     best = experiment.combination
     parts = []
     if not measured:
-        parts.append("No remedy applies to this program.")
+        few = experiment.trials if len(experiment.trials) <= FEW else ()
+        why = [f"{t.remedy} does not apply: {t.reason}." for t in few]
+        parts.append(" ".join(why) or "No remedy applies to this program.")
     elif best is not None and best.status == "accepted" and best.speedup is not None:
         span = f"between {units.factor(best.speedup.low)} and {units.factor(best.speedup.high)}"
         parts.append(

@@ -66,7 +66,7 @@ def _combination(page: Page, experiment: Experiment) -> None:
 
 def _skipped(page: Page, experiment: Experiment, options: RenderOptions) -> None:
     skipped = [t for t in experiment.trials if t.status == "not_applicable"]
-    if not skipped:
+    if all(t.reason in experiment.sentence for t in skipped):
         return
     page.blank()
     if not options.verbose:
