@@ -96,6 +96,30 @@ def test_float32_on_the_vector_units_and_its_gain() -> None:
     assert "set_float32_matmul_precision" in hit.fix.snippet
 
 
+def test_the_function_that_autocast_leaves_out_comes_first() -> None:
+    """Teacher and student run the same code: the teacher in float32, from another function."""
+    t = TraceBuilder()
+    for step in range(4):
+        at = step * 10_000
+        t.step(at, 10_000)
+        t.python("train.py(50): train_step", at + 1, 300)
+        for begin, caller, dtype, kernel, dur in (
+            (2, "train.py(40): soft_targets", "float", "cutlass_80_simt_sgemm_256x128", 2_764),
+            (102, None, BF16, "nvjet_sm90_tst_192x192", 200),
+        ):
+            if caller:
+                t.python(caller, at + begin, 90)
+            t.python("model.py(20): forward", at + begin + 1, 80)
+            shapes = [[8192, 1024], [1024, 8192]]
+            strides = [[1024, 1], [1, 1024]]
+            t.op("aten::mm", at + begin + 5, 12, dims=shapes, types=[dtype, dtype], strides=strides)
+            t.kernel(kernel, at + 300 + begin * 30, dur, launch_at=at + begin + 9)
+        t.sync(at + 320, 3_245)
+    (hit,) = _hits("CP201", t)
+    assert [place.function for place in hit.locations] == ["soft_targets", "forward", "train_step"]
+    assert "autocast" in hit.fix.snippet
+
+
 @pytest.mark.parametrize(("channels_last", "left"), [(True, 0.527), (False, 1.437)])
 def test_a_float32_convolution_loses_its_conversions_where_the_matrix_units_need_none(
     channels_last: bool, left: float

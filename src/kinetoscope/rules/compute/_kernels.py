@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import numpy.typing as npt
@@ -85,6 +85,34 @@ def with_step(
     outer = analysis.locations(rows[known], inside=frames[known], top=1)
     seen = {(place.file, place.function) for place in inner}
     return inner + tuple(p for p in outer if (p.file, p.function) not in seen)
+
+
+def apart(analysis: Analysis, rows: IntArray, others: IntArray) -> tuple[Location, ...]:
+    """The outermost function around these device events that is around none of the others.
+
+    Two models may run the same code, of which one is treated in another way by who calls it.
+    """
+    tree = analysis.trace.tree
+    name = analysis.trace.column("name_id")[tree.rows] if tree.rows.size else tree.rows
+    shared: set[int] = set()
+    for frames in _outwards(analysis, others):
+        shared.update(np.unique(name[frames[frames >= 0]]).tolist())
+    found = np.full(rows.size, -1, dtype=np.int64)
+    for frames in _outwards(analysis, rows):
+        own = (frames >= 0) & ~np.isin(name[np.maximum(frames, 0)], list(shared))
+        found = np.where(own, frames, found)
+    known = found >= 0
+    return analysis.locations(rows[known], inside=found[known], top=1)
+
+
+def _outwards(analysis: Analysis, rows: IntArray) -> Iterator[IntArray]:
+    """User frames around each event, innermost first; -1 where there is none left."""
+    tree = analysis.trace.tree
+    frames = analysis.locator.frames(rows)
+    while (frames >= 0).any():
+        yield frames
+        parent = np.where(frames >= 0, tree.parent[np.maximum(frames, 0)], -1)
+        frames = np.where(parent >= 0, tree.user_frame[np.maximum(parent, 0)], -1)
 
 
 def _step_frames(analysis: Analysis, rows: IntArray) -> IntArray:

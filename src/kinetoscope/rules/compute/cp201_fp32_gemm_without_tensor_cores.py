@@ -2,7 +2,9 @@
 
 ## What it finds
 Matrix products and convolutions of float32 tensors whose kernels use no matrix (tensor) units, on
-a device that has them, and that take a sizeable part of the device's busy time.
+a device that has them, and that take a sizeable part of the device's busy time. Where other products
+run in half precision, the first place is the function that holds float32 ones only: the part that
+autocast leaves out.
 
 ## Why it matters
 The matrix units multiply TF32 about 7 and bfloat16 about 15 times as fast as the vector units
@@ -35,9 +37,10 @@ from kinetoscope.metrics.device_ops import Flags, args_of
 from kinetoscope.metrics.hardware import Peaks
 from kinetoscope.metrics.precision import Dtype, Math
 from kinetoscope.replay import Change
-from kinetoscope.result import Evidence, Fix
+from kinetoscope.result import Evidence, Fix, Location
 from kinetoscope.rules.api import Example, Hit, Options, Rule
 from kinetoscope.rules.compute._kernels import (
+    apart,
     busy_share,
     extent_of,
     peaks,
@@ -95,6 +98,9 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
     flop = costs.flop[slow][np.isin(rows, inside)].sum()
     took = max(int(ns[inside].sum()), 1)
     spent = per_step_ns(analysis, rows)
+    left_out = _left_out(analysis, costs, rows)
+    found = places(analysis, rows, calls=_CALLS, whole_step=True)
+    seen = {(place.file, place.function) for place in left_out}
     yield Hit(
         message=(
             f"{percent(share)} of the device's busy time ({duration(spent)} a step) is float32 "
@@ -107,8 +113,8 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
             Evidence("achieved", round(flop / took * 1e9), "flop_per_s", "derived"),
             *_peak_evidence(device, units),
         ),
-        locations=places(analysis, rows, calls=_CALLS, whole_step=True),
-        fix=_fix(units),
+        locations=left_out + tuple(p for p in found if (p.file, p.function) not in seen),
+        fix=_fix(units, left_out=bool(left_out)),
         gain=analysis.gain(
             *(
                 Change(durations=(rows, new))
@@ -118,6 +124,14 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
         confidence=0.9,
         claims=extent_of(analysis, rows),
     )
+
+
+def _left_out(analysis: Analysis, costs: KernelCosts, rows: IntArray) -> tuple[Location, ...]:
+    """The function that autocast leaves out, where other products are in half precision."""
+    family = analysis.trace.column("family")[costs.rows]
+    half = np.isin(costs.dtype, (Dtype.BF16, Dtype.FP16)) & (costs.flop > 0)
+    half &= np.isin(family, (Family.GEMM, Family.CONV, Family.ATTENTION))
+    return apart(analysis, analysis.in_window(rows), costs.rows[half]) if half.any() else ()
 
 
 def _on_vector_units(analysis: Analysis, costs: KernelCosts) -> Flags:
@@ -218,7 +232,16 @@ def _peak_evidence(device: Peaks | None, units: _Units) -> tuple[Evidence, ...]:
     return (Evidence(f"{math.name.lower()}_peak", peak, "flop_per_s", "derived"),)
 
 
-def _fix(units: _Units) -> Fix:
+def _fix(units: _Units, *, left_out: bool) -> Fix:
+    if left_out:
+        name = "bfloat16" if units.half is Math.BF16 else "float16"
+        return Fix(
+            summary="Other products run in half precision: bring this part under autocast as well, "
+            "or allow TF32 for it.",
+            snippet=f'with torch.autocast("cuda", dtype=torch.{name}):   # around this call too\n'
+            "    answer = model(x)",
+            reference="https://docs.pytorch.org/docs/stable/amp.html",
+        )
     if units.tf32:
         return Fix(
             summary="Allow TF32 for float32 matrix products, or run the forward pass in bfloat16.",
