@@ -2,9 +2,9 @@
 
 ## What it finds
 Matrix products and convolutions of float32 tensors whose kernels use no matrix (tensor) units, on
-a device that has them, and that take a sizeable part of the device's busy time. Where other products
-run in half precision, the first place is the function that holds float32 ones only: the part that
-autocast leaves out.
+a device that has them, and that take a sizeable part of the device's busy time. Where other
+products run in half precision, the first place is the function that holds float32 ones only: the
+part that autocast leaves out.
 
 ## Why it matters
 The matrix units multiply TF32 about 7 and bfloat16 about 15 times as fast as the vector units
