@@ -215,7 +215,7 @@ class Siamese(nn.Module):
     "a tracker whose search window has a new size in each frame, with cuDNN told to try all ways",
     "compute",
     also=("framework", "memory"),
-    codes=("FW532",),
+    codes=("CP210",),
     functions=("locate", "forward"),
     active=3,
 )
