@@ -154,3 +154,14 @@ def test_a_gain_that_was_not_replayed_has_no_outlook() -> None:
     seen, together = with_outlook(analysis, [finding], {id(finding): finding.gain})
     assert seen == (finding,)
     assert together == ()
+
+
+def test_where_no_launch_was_recorded_nothing_says_what_a_gap_waits_for() -> None:
+    t = TraceBuilder()
+    for i in range(4):
+        t.step(i * 1000.0, 1000)
+        t.python("train.py(1): think", i * 1000.0, 600)
+        t.kernel("gemm", i * 1000.0 + 700, 200)
+    analysis = Analysis(t.read())
+    limit = next_limit(analysis, _gain(analysis, _named(analysis, "train.py")))
+    assert limit.share == 0.0  # whatever device work is left belongs to no step

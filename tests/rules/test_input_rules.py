@@ -6,6 +6,7 @@ import pytest
 
 from kinetoscope.analysis import Analysis
 from kinetoscope.rules.api import Outcome
+from kinetoscope.rules.data_loading._epochs import epochs
 from kinetoscope.rules.registry import all_rules
 from kinetoscope.testing import TraceBuilder
 
@@ -250,3 +251,34 @@ def test_a_copy_in_the_model_is_not_input_of_the_optimizer() -> None:
         t.sync(at + 6_050, 3_915)
         t.annotation("Optimizer.step#SGD.step", at + 9_970, 20)
     assert run("DL104", t).status == "silent"
+
+
+@pytest.mark.parametrize("code", ["DL102", "DL103"])
+def test_epochs_that_begin_in_no_time_are_no_error(code: str) -> None:
+    t = loader_program(4_000, 4_000, workers=True)
+    for step in range(5):
+        t.python("torch/utils/data/dataloader.py(428): _get_iterator", step * 8_000, 0)
+    assert run(code, t).error is None
+
+
+@pytest.mark.parametrize("cut", [False, True])
+def test_a_request_that_the_end_of_the_recording_cuts_does_not_end_an_epoch(cut: bool) -> None:
+    """Steps of 10 ms, a restart of 60 ms in the third; the last request puts nothing."""
+    t, at = TraceBuilder(), 0.0
+    for step in range(12):
+        restart, last = 60_000.0 if step == 2 else 0.0, step == 11
+        t.step(at, restart + 10_000)
+        if restart:
+            t.python("torch/utils/data/dataloader.py(428): _get_iterator", at + 10, 59_900)
+        at += restart
+        t.loader(at + 100, 100, workers=True)
+        t.kernel("gemm", at + 400, 7_000, launch_at=at + 300)
+        request = "torch/utils/data/dataloader.py(1550): _try_put_index"
+        t.python(request, at + 8_000, 2_000 if last and cut else 100)
+        if not last:
+            t.python("multiprocessing/queues.py(86): put", at + 8_010, 50)
+        elif not cut:
+            t.op("aten::mm", at + 8_200, 10)
+        at += 10_000
+    found = epochs(Analysis(t.read()))
+    assert (found.count, found.batches) == (1, None if cut else 9)

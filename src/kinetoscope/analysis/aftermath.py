@@ -150,10 +150,13 @@ def _gaps(analysis: Analysis, found: Timeline) -> Gaps:
     rows, begin, stop = _events(analysis, found)
     start, end = complement(union(begin, stop), low, high)
     number = np.flatnonzero(np.isin(model.event_row, rows))
+    if number.size == 0:  # no call is known that launched any of it
+        none = np.full(start.size, -1, dtype=np.int64)
+        return Gaps(start, end, none, none, start, none)
     order = np.argsort(found.begin[number], kind="stable")
     at = np.searchsorted(found.begin[number][order], end, side="left")
     known = at < number.size
-    event = np.where(known, number[order][np.minimum(at, max(number.size - 1, 0))], -1)
+    event = np.where(known, number[order][np.minimum(at, number.size - 1)], -1)
     call = np.searchsorted(model.first_event, np.maximum(event, 0), side="right") - 1
     returned = np.where(event >= 0, found.call_end[call], start)
     launch = np.where(event >= 0, model.call_row[call], -1)

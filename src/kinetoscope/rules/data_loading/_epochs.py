@@ -97,6 +97,8 @@ def _batches(analysis: Analysis, starts: Intervals) -> int | None:
     asked = analysis.matching(is_loader_request)
     asked = asked[ts[asked] >= starts[0][-1]]
     asked = asked[np.argsort(ts[asked])]
+    # The profiler ends a frame that is open when it stops: what it had not done yet is unknown.
+    asked = asked[ts[asked] + dur[asked] < ts.max()]
     put = np.sort(ts[analysis.matching(is_queue_put)])
     served = np.searchsorted(put, ts[asked] + dur[asked]) > np.searchsorted(put, ts[asked])
     none_left = np.flatnonzero(~served)
@@ -152,7 +154,7 @@ def _first_waits(trace: Trace, waits: IntArray, after: IntArray, number: int) ->
     The first batch of each new worker is late, since batches are handed out in turn.
     """
     at = np.searchsorted(trace.column("ts_ns")[waits], after)
-    last = np.append(at[1:], waits.size)
+    last = np.append(at, waits.size)[1:]
     some = (np.arange(low, min(low + number, high)) for low, high in zip(at, last, strict=True))
     return np.asarray(waits[np.unique(np.concatenate([*some, np.empty(0, dtype=np.int64)]))])
 

@@ -99,8 +99,10 @@ def one_for_all(analysis: Analysis, found: OptimizerSteps) -> OneForAll:
     inside &= thread[calls] == thread[rows[np.maximum(owner, 0)]]
     drop = calls[inside & ~last[np.maximum(owner, 0)]]
     work = analysis.get(device_ops)
+    if calls.size == 0:
+        return OneForAll(others, calls, work.rows[:0], work.ns[:0])
     at = np.searchsorted(calls, np.maximum(work.call, 0))
-    at = np.minimum(at, max(calls.size - 1, 0))
+    at = np.minimum(at, calls.size - 1)
     mine = (work.call >= 0) & inside[at] & (calls[at] == work.call)
     of = step[np.maximum(owner[at], 0)]
     ns = np.bincount(np.maximum(of[mine], 0), work.ns[mine], trace.steps.count)

@@ -44,7 +44,7 @@ def retries(analysis: Analysis) -> Retries | None:
     at = np.sort(analysis.trace.failed_requests["ts_ns"].to_numpy())
     at = at[at >= 0]
     launches = analysis.trace.column("ts_ns")[analysis.rows(*_LAUNCHES)]
-    if at.size == 0 or launches.size == 0 or launches.max() < at[-1]:
+    if at.size == 0 or launches.size == 0 or launches.max() <= at[-1]:
         return None
     after = launches[np.searchsorted(launches, at, side="right")]
     steps = analysis.trace.steps
