@@ -86,6 +86,23 @@ def test_gradients_that_zeros_may_go_to_are_used(zeros: list[object]) -> None:
     assert unused_gradients(_steps([(_HEAD, False), (_BODY, True)], zeros=zeros).read()) is None
 
 
+@pytest.mark.parametrize(
+    ("name", "shape", "used"),
+    [
+        pytest.param("aten::fill_", _BODY, True, id="filled with a number"),
+        pytest.param("aten::zeros_like", _BODY, True, id="a new one to add to"),
+        pytest.param("aten::zero_", [], False, id="a sum of losses that begins anew"),
+    ],
+)
+def test_gradients_that_are_cleared_otherwise_are_used(
+    name: str, shape: list[int], used: bool
+) -> None:
+    t = _steps([(_HEAD, False), (_BODY, True)])
+    for step in range(3):
+        t.op(name, step * 10_000 + 9_300, 20, dims=[shape, []])
+    assert (unused_gradients(t.read()) is None) is used
+
+
 def test_what_an_optimizer_works_on_is_used() -> None:
     """Its gradients are set by hand, or it forgot to clear them: either way they are used."""
     assert unused_gradients(_steps([(_BODY, False), (_HEAD, True)]).read()) is None

@@ -158,3 +158,39 @@ def test_an_optimizer_of_the_programs_own_is_named() -> None:
     assert [p.function for p in hit.locations[:2]] == ["update_each", "training_step"]
     assert hit.gain.mid == pytest.approx(10 / (10 - 4.1 + 40 * 0.0025), rel=0.01)
     assert "_foreach_" in hit.fix.summary
+
+
+def _many_steps(*, passes: bool, launches: bool = True) -> TraceBuilder:
+    """Twenty optimizer steps of 100 us in each step of 5 ms; `passes`: each after a backward."""
+    t = TraceBuilder()
+    for step in range(3):
+        at, seq = step * 5_000, 1_000 * step
+        t.step(at, 5_000)
+        for i in range(20):
+            begin = at + 1_000 + 200 * i
+            if passes or i == 0:
+                t.op("aten::addmm", begin - 100, 20, seq=seq + i)
+                t.backward("AddmmBackward0", begin - 70, 50, seq=seq + i, tid=t.tid)
+            t.annotation("Optimizer.step#Adam.step", begin, 90)
+            t.op("aten::_foreach_lerp_", begin + 5, 80)
+            t.kernel(
+                "multi_tensor_apply_kernel",
+                begin + 20,
+                5,
+                launch_at=begin + 10 if launches else None,
+            )
+    return t
+
+
+@pytest.mark.parametrize(
+    ("trace", "fires"),
+    [
+        pytest.param(_many_steps(passes=False), True, id="all after one backward pass"),
+        pytest.param(_many_steps(passes=True), False, id="each after one of its own"),
+        pytest.param(_many_steps(passes=False, launches=False), True, id="no launch recorded"),
+    ],
+)
+def test_many_updates_of_one_model_are_not_many_optimizers(
+    trace: TraceBuilder, fires: bool
+) -> None:
+    assert _fires("FW507", trace) is fires

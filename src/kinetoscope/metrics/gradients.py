@@ -14,13 +14,15 @@ from kinetoscope.trace.calltree import nearest
 from kinetoscope.trace.frames import is_engine_call, is_optimizer_step
 from kinetoscope.trace.trace import IntArray, Trace
 
-__all__ = ["UnusedGradients", "unused_gradients"]
+__all__ = ["UnusedGradients", "backward_passes", "unused_gradients"]
 
 Flags = npt.NDArray[np.bool_]
 
 _ACCUMULATE = "torch::autograd::AccumulateGrad"
 _ADDS = ("aten::add_", "aten::add")
-_ZEROS = ("aten::zero_", "aten::_foreach_zero_")
+_LISTS = "aten::_foreach_zero_"
+_ZEROS = ("aten::zero_", "aten::fill_", "aten::zeros_like", _LISTS)
+"""Operators that clear a gradient, or make an empty one to add to."""
 
 
 @dataclass(frozen=True)
@@ -109,11 +111,12 @@ def _handled_shapes(trace: Trace) -> set[Shape] | None:
     None where zeros go to a list whose shapes were not recorded: it may hold any gradient.
     """
     tree, dims = trace.tree, trace.column("dims_id")[trace.tree.rows]
+    lists = dims[_named(trace, _LISTS.__eq__)].tolist()
+    if any(i < 0 or not _shapes(trace.texts[i]) for i in set(lists)):
+        return None
     outer = np.where(tree.parent >= 0, tree.op[tree.parent], -1)
     zeros = [n for n in _named(trace, _ZEROS.__contains__).tolist() if outer[n] < 0]
-    ids = {int(dims[n]) for n in zeros}
-    if any(i < 0 or not _shapes(trace.texts[i]) for i in ids):
-        return None
+    ids = {int(dims[n]) for n in zeros if dims[n] >= 0}
     flags = np.fromiter((is_optimizer_step(n) for n in trace.names), bool, len(trace.names))
     inside = nearest(flags[trace.column("name_id")[tree.rows]], tree.parent) >= 0
     ids |= set(np.unique(dims[inside & (dims >= 0)]).tolist())
@@ -142,7 +145,13 @@ def _tails(trace: Trace, nodes: IntArray, unused: Flags) -> Intervals:
 
 
 def _passes(trace: Trace, roots: IntArray) -> IntArray:
-    """Number of the backward pass of each of these engine calls.
+    """Number of the backward pass of each of these engine calls."""
+    starts = backward_passes(trace)
+    return np.searchsorted(starts, trace.tree.start[roots], side="right")
+
+
+def backward_passes(trace: Trace) -> IntArray:
+    """When each backward pass began, ns.
 
     A pass begins where a node has a newer forward operator than all of the pass before it had.
     """
@@ -151,5 +160,4 @@ def _passes(trace: Trace, roots: IntArray) -> IntArray:
     seq = trace.column("seq")[tree.rows[every]].astype(np.int64)
     every, seq = every[seq >= 0], seq[seq >= 0]
     begins = np.append(True, seq[1:] > np.maximum.accumulate(seq)[:-1])
-    starts = tree.start[every[begins[: every.size]]]
-    return np.searchsorted(starts, tree.start[roots], side="right")
+    return np.asarray(tree.start[every[begins[: every.size]]])

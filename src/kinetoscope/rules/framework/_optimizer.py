@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from kinetoscope.analysis import Analysis
 from kinetoscope.metrics.device_ops import DeviceOps, device_ops
+from kinetoscope.metrics.gradients import backward_passes
 from kinetoscope.trace.calltree import nearest
 from kinetoscope.trace.frames import is_optimizer_step
 from kinetoscope.trace.kinds import RUNTIME_KINDS, Family, Kind
@@ -72,8 +73,16 @@ the eight of an ensemble; so many belong to single layers or parameters."""
 
 
 def one_for_each(trace: Trace, found: OptimizerSteps) -> bool:
-    """Has each layer or parameter an optimizer of its own?"""
-    return found.rows.size >= _FEW * max(trace.steps.count, 1)
+    """Has each layer or parameter an optimizer of its own?
+
+    One that updates a model many times in a step, as reinforcement learning does with the batches
+    of a rollout, has a backward pass before each update.
+    """
+    if found.rows.size < _FEW * max(trace.steps.count, 1):
+        return False
+    at = np.sort(trace.column("ts_ns")[found.rows])
+    before = np.searchsorted(backward_passes(trace), at)
+    return bool(at.size >= _FEW * np.unique(before).size)
 
 
 def optimizer_kernels(analysis: Analysis) -> tuple[DeviceOps, IntArray]:
