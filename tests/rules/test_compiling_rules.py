@@ -100,3 +100,22 @@ def test_it_explains_what_follows_from_it() -> None:
     assert outcomes["FW512"].status == "fired"
     assert outcomes["FW534"].record().reason == "explained by FW512"
     assert outcomes["FW501"].status == "silent"
+
+
+@pytest.mark.parametrize(
+    ("device", "fires"), [pytest.param("h", True, id="GPU"), pytest.param(None, False, id="CPU")]
+)
+def test_only_a_device_has_a_library_that_looks_for_algorithms(
+    device: str | None, fires: bool
+) -> None:
+    """On a CPU an operator of 5 ms is at work, and without shapes nothing says that it repeats."""
+    t = TraceBuilder() if device else TraceBuilder(device=None)
+    for step in range(4):
+        at = step * 6_000
+        t.step(at, 6_000)
+        t.op("aten::convolution_backward", at + 10, 5_000)
+        if device:
+            t.kernel("dgrad", at + 5_005, 500, launch_at=at + 5_000)
+    outcome = RULES["CP210"].run(Analysis(t.read()))
+    assert outcome.error is None
+    assert bool(outcome.hits) is fires
