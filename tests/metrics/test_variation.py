@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import numpy as np
 import pytest
 
 from kinetoscope.analysis import Analysis
 from kinetoscope.analysis.variation import variation, variation_notes
 from kinetoscope.metrics.activity import Cause
-from kinetoscope.metrics.variation import Variation, step_variation
+from kinetoscope.metrics.variation import Variation, _periodic, step_variation
 from kinetoscope.testing import TraceBuilder
 
 US = 1_000
@@ -132,3 +133,14 @@ def test_a_host_without_a_device_has_no_kernels_to_compare() -> None:
         at += length
     (slow,) = _found(Analysis(t.read())).slow
     assert (slow.step, slow.cause, slow.grew_ns) == (3, Cause.OP, 2000 * US)
+
+
+@pytest.mark.parametrize(("steps", "every"), [(21, 7), (100_000, 7), (17, None)])
+def test_slow_steps_come_back_in_a_long_recording_too(steps: int, every: int | None) -> None:
+    """Every seventh step from the fourth on; two of them do not make a period."""
+    ns = np.full(steps, 1_000)
+    ns[3::7] = 2_000 if every else 1_000
+    ns[3:11:7] = 2_000
+    found, slow = _periodic(ns)
+    assert found == every
+    assert slow.tolist() == (list(range(3, steps, 7)) if every else [])

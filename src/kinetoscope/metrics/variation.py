@@ -107,13 +107,19 @@ def _lengths(times: StepTimes) -> tuple[IntArray, IntArray]:
 
 
 def _periodic(ns: IntArray) -> tuple[int | None, IntArray]:
-    """Smallest distance at which slow steps come back: each of them slower than all others."""
-    for every in range(2, ns.size // MIN_REPEATS + 1):
-        for first in range(every):
-            slow = np.arange(first, ns.size, every)
-            rest = np.delete(ns, slow)
-            if slow.size >= MIN_REPEATS and ns[slow].min() > SLOW_FACTOR * rest.max():
-                return every, slow
+    """Smallest distance at which slow steps come back: each of them slower than all others.
+
+    Such steps are the longest ones, down to a length below which the next is much shorter.
+    """
+    order = np.argsort(-ns, kind="stable")
+    length = ns[order]
+    counts = np.flatnonzero(length[:-1] > SLOW_FACTOR * length[1:]) + 1
+    for count in counts[counts >= MIN_REPEATS][::-1]:
+        slow = np.sort(order[:count])
+        every = int(slow[1] - slow[0])
+        throughout = slow[0] < every and slow[-1] + every >= ns.size
+        if 2 <= every <= ns.size // MIN_REPEATS and throughout and (np.diff(slow) == every).all():
+            return every, slow
     return None, np.empty(0, dtype=np.int64)
 
 
