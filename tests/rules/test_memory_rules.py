@@ -314,6 +314,27 @@ def test_a_backward_pass_in_vain_makes_its_forward_pass_vain() -> None:
     assert hit.gain.mid == pytest.approx(10_000 / (6_110 + 845), rel=0.02)
 
 
+def test_a_recording_that_stops_after_one_more_failure_does_not_end_the_habit() -> None:
+    t = retrying(backward=False).step(40_000, 2_000)
+    t.kernel("gemm", 40_050, 1_000, launch_at=40_040)
+    t.failed_request(2 << 30, 137 << 30, 41_900, reserved=138 << 30)
+    outcome = run("MM313", t)
+    assert value(outcome, "steps_that_retry") == 4
+    assert outcome.hits[0].gain.mid > 1.1
+
+
+def test_failures_in_all_steps_are_told_without_stacks_too() -> None:
+    t = TraceBuilder()
+    for step in range(4):
+        at = step * 10_000
+        t.step(at, 10_000)
+        t.kernel("gemm", at + 50, 3_000, launch_at=at + 40)
+        t.failed_request(2 << 30, 137 << 30, at + 1_900, reserved=138 << 30)
+        t.kernel("gemm", at + 3_050, 6_000, launch_at=at + 2_500)
+    (finding,) = run("MM313", t).findings
+    assert finding.severity == "low"
+
+
 def failing(at: float, *, later: bool) -> TraceBuilder:
     t = TraceBuilder()
     for step in range(4 if later else 1):

@@ -13,6 +13,7 @@ from kinetoscope.trace.kinds import RUNTIME_KINDS, Kind
 from kinetoscope.trace.trace import IntArray
 
 _LAUNCHES = (Kind.LAUNCH, Kind.GRAPH_LAUNCH)
+_REPEATS = 2
 
 
 @dataclass(frozen=True)
@@ -44,10 +45,15 @@ def retries(analysis: Analysis) -> Retries | None:
     at = np.sort(analysis.trace.failed_requests["ts_ns"].to_numpy())
     at = at[at >= 0]
     launches = analysis.trace.column("ts_ns")[analysis.rows(*_LAUNCHES)]
-    if at.size == 0 or launches.size == 0 or launches.max() <= at[-1]:
-        return None
-    after = launches[np.searchsorted(launches, at, side="right")]
     steps = analysis.trace.steps
+    survived = at[at < launches.max(initial=-1)]
+    # After retries in two steps it is the recording that ended with the last failure.
+    if survived.size == 0 or (
+        survived.size < at.size and np.unique(steps.of(survived)).size < _REPEATS
+    ):
+        return None
+    at = survived
+    after = launches[np.searchsorted(launches, at, side="right")]
     found = [_ended(analysis, int(a), int(b)) for a, b in zip(at, after, strict=True)]
     nodes = np.unique([node for node in found if node >= 0]).astype(np.int64)
     tree = analysis.trace.tree

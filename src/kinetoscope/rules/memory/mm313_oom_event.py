@@ -67,8 +67,11 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
         yield _ended(analysis, options)
         return
     steps = analysis.trace.steps.count
-    if found.frames.size and found.steps.size >= max(2, options.min_steps * steps):
-        yield _habit(analysis, found)
+    if found.steps.size >= max(2, options.min_steps * steps):
+        if found.frames.size:
+            yield _habit(analysis, found)
+        else:
+            yield replace(_ended(analysis, options), at_least="low", at_most="low")
     elif found.steps.max(initial=0) > 0 or steps < 2:
         yield replace(_ended(analysis, options), at_least="info", at_most="low")
 
