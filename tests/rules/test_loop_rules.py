@@ -194,3 +194,22 @@ def test_many_updates_of_one_model_are_not_many_optimizers(
     trace: TraceBuilder, fires: bool
 ) -> None:
     assert _fires("FW507", trace) is fires
+
+
+def _one_by_one(sizes: list[list[int]]) -> TraceBuilder:
+    """Two operators for each of 40 tensors of these sizes, 50 us each, in steps of 3 ms."""
+    t = TraceBuilder()
+    for step, own in enumerate(sizes):
+        t.step(step * 3_000, 3_000)
+        for i in range(40):
+            for k, name in enumerate(("div_", "sub_")):
+                begin = step * 3_000 + 100 + 50 * i + 25 * k
+                t.op(f"aten::{name}", begin, 20, dims=[[3, own[i], own[i]], []])
+                t.kernel("vectorized_elementwise_kernel", begin + 15, 2, launch_at=begin + 5)
+    return t
+
+
+@pytest.mark.parametrize(("shift", "fires"), [(0, True), (1, False)])
+def test_samples_of_many_sizes_are_no_parameters(shift: int, fires: bool) -> None:
+    sizes = [[32 + (7 * i + 5 * shift * step) % 40 for i in range(40)] for step in range(4)]
+    assert _fires("FW507", _one_by_one(sizes)) is fires

@@ -25,8 +25,8 @@ _LONGEST_BODY = 12
 def parameter_loops(analysis: Analysis, least: int) -> list[list[Loop]]:
     """Loops that do the same few pointwise operators with one tensor after the other.
 
-    The tensors have several shapes, as parameters do, and nothing is differentiated: a moving
-    average of the weights, a target network, decay or clipping by hand.
+    The tensors have several shapes, the same ones in each step, as parameters do, and nothing is
+    differentiated: a moving average of the weights, a target network, decay or clipping by hand.
 
     Args:
         analysis: of one rank, with shapes.
@@ -43,7 +43,17 @@ def parameter_loops(analysis: Analysis, least: int) -> list[list[Loop]]:
         frame = trace.tree.user_frame[loop.nodes[0]]
         place = int(trace.column("name_id")[trace.tree.rows[frame]]) if frame >= 0 else -1
         places.setdefault(place, []).append(loop)
-    return list(places.values())
+    return [loops for loops in places.values() if _come_back(trace, loops)]
+
+
+def _come_back(trace: Trace, loops: list[Loop]) -> bool:
+    """Are the tensors those of other loops too? Samples have other shapes in each step."""
+    dims = trace.column("dims_id")
+    shapes = {dims[trace.tree.rows[loop.nodes]].tobytes() for loop in loops}
+    return len(loops) < _TWICE or _TWICE * len(shapes) <= len(loops)
+
+
+_TWICE = 2
 
 
 def _updates(trace: Trace, loop: Loop) -> bool:
