@@ -261,15 +261,26 @@ def test_epochs_that_begin_in_no_time_are_no_error(code: str) -> None:
     assert run(code, t).error is None
 
 
-@pytest.mark.parametrize("cut", [False, True])
-def test_a_request_that_the_end_of_the_recording_cuts_does_not_end_an_epoch(cut: bool) -> None:
+@pytest.mark.parametrize(
+    ("cut", "ended", "batches"),
+    [
+        pytest.param(False, True, 9, id="all of the epoch's batches were asked for"),
+        pytest.param(True, True, None, id="the end of the recording cuts the request"),
+        pytest.param(False, False, None, id="a loader that begins beside another"),
+    ],
+)
+def test_when_the_batches_of_an_epoch_are_known(
+    cut: bool, ended: bool, batches: int | None
+) -> None:
     """Steps of 10 ms, a restart of 60 ms in the third; the last request puts nothing."""
     t, at = TraceBuilder(), 0.0
     for step in range(12):
         restart, last = 60_000.0 if step == 2 else 0.0, step == 11
         t.step(at, restart + 10_000)
         if restart:
-            t.python("torch/utils/data/dataloader.py(428): _get_iterator", at + 10, 59_900)
+            if ended:
+                t.python("torch/utils/data/dataloader.py(1668): _shutdown_workers", at + 10, 900)
+            t.python("torch/utils/data/dataloader.py(428): _get_iterator", at + 1_000, 58_900)
         at += restart
         t.loader(at + 100, 100, workers=True)
         t.kernel("gemm", at + 400, 7_000, launch_at=at + 300)
@@ -281,4 +292,4 @@ def test_a_request_that_the_end_of_the_recording_cuts_does_not_end_an_epoch(cut:
             t.op("aten::mm", at + 8_200, 10)
         at += 10_000
     found = epochs(Analysis(t.read()))
-    assert (found.count, found.batches) == (1, None if cut else 9)
+    assert (found.count, found.batches) == (1, batches)

@@ -81,8 +81,19 @@ def _from_frames(analysis: Analysis, frames: IntArray, waits: IntArray) -> Epoch
         first=first,
         rows=frames[starting],
         seen=True,
-        batches=_batches(analysis, starts),
+        batches=_batches(analysis, starts) if _one_ended(analysis, frames, starts) else None,
     )
+
+
+def _one_ended(analysis: Analysis, frames: IntArray, starts: Intervals) -> bool:
+    """Was an epoch over before the last one began? Else another loader began beside it.
+
+    A validation within a long epoch is short and tells nothing about the epoch.
+    """
+    trace = analysis.trace
+    names, ts = trace.column("name_id")[frames], trace.column("ts_ns")[frames]
+    ends = np.array([not begins_loader_epoch(trace.names[i]) for i in names], dtype=bool)
+    return bool(starts[0].size and (ts[ends] < starts[0][-1]).any())
 
 
 def _batches(analysis: Analysis, starts: Intervals) -> int | None:

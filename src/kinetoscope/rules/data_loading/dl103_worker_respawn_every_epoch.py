@@ -17,10 +17,10 @@ For very short epochs iterate over an endless sampler instead.
 
 ## Limits
 The gain holds for epochs as short as the recorded ones. A recording that happens to hold the end
-of one long epoch shows a single restart, which this rule leaves alone, unless the loader is seen
-to ask for all batches of the new epoch in the recorded steps: then the epoch is short. The first
-batch of an epoch has to be waited for with persistent workers too, though not for as long: that
-part of the gain is an estimate.
+of one long epoch shows a single restart, which this rule leaves alone, unless one epoch is seen to
+end and the loader to ask for all batches of the new one in the recorded steps: then epochs are
+short. The first batch of an epoch has to be waited for with persistent workers too, though not for
+as long: that part of the gain is an estimate.
 """
 
 from __future__ import annotations
@@ -143,7 +143,8 @@ def _one_short_epoch(t: TraceBuilder) -> None:
         restart = 60_000.0 if step == 2 else 0.0
         t.step(at, restart + 10_000)
         if restart:
-            t.python("torch/utils/data/dataloader.py(428): _get_iterator", at, restart)
+            t.python("torch/utils/data/dataloader.py(1668): _shutdown_workers", at, 50)
+            t.python("torch/utils/data/dataloader.py(428): _get_iterator", at + 50, restart - 50)
         batches = (12 if restart else 1) if step < 3 else 0
         for batch in range(max(batches, 1)):
             start = at + 100 + batch * 100
