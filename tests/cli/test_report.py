@@ -165,8 +165,9 @@ def _saved(folder: Path, name: str, text: str) -> str:
 
 
 def test_what_tune_measured_is_shown_again(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
     made = samples.experiment()
     saved = _saved(tmp_path, "tuned.json", experiment.render(made, "json"))
     page, note = tmp_path / "page.html", tmp_path / "note.md"
@@ -179,7 +180,10 @@ def test_what_tune_measured_is_shown_again(
     assert capsys.readouterr().out == Path(saved).read_text(encoding="utf-8")
 
 
-def test_a_comparison_is_shown_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_comparison_is_shown_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
     made = compare([sides.run(40)], [sides.run(20)])
     saved = _saved(tmp_path, "compared.json", comparison.render(made, "json"))
     assert run(["report", saved]) == 0
