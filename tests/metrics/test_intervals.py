@@ -15,6 +15,7 @@ from kinetoscope.metrics.intervals import (
     measure,
     merge,
     overlaps,
+    points_in,
     subtract,
     union,
 )
@@ -57,6 +58,12 @@ def test_algebra_of_two_sets(a: list[tuple[int, int]], b: list[tuple[int, int]])
     assert _covered(intersect(left, right)) == _points(a) & _points(b)
     assert _covered(subtract(left, right)) == _points(a) - _points(b)
     assert _covered(merge(left, right)) == _points(a) | _points(b)
+
+
+@given(_RAW)
+def test_moments_in_a_union(raw: list[tuple[int, int]]) -> None:
+    at = np.arange(42)
+    assert set(at[points_in(union(*_set(raw)), at)].tolist()) == _points(raw)
 
 
 @given(_RAW, _MOMENT, _MOMENT)

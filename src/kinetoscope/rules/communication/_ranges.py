@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-import numpy.typing as npt
 
 from kinetoscope.analysis import Analysis
-from kinetoscope.metrics.intervals import Intervals, empty, union
+from kinetoscope.metrics.intervals import Intervals, empty, points_in, union
 from kinetoscope.rules.communication._calls import launches_of
 from kinetoscope.trace.calltree import nearest
 from kinetoscope.trace.kinds import DEVICE_WORK, Family, Kind
@@ -49,16 +48,8 @@ def launched_inside(analysis: Analysis, inside: Intervals, *, collectives: bool 
     if not collectives:
         rows = np.setdiff1d(rows, analysis.comm.row)
     launch = launches_of(analysis, rows)
-    found: IntArray = launch[within(trace.column("ts_ns")[launch], inside)]
+    found: IntArray = launch[points_in(inside, trace.column("ts_ns")[launch])]
     return found
-
-
-def within(at: IntArray, inside: Intervals) -> npt.NDArray[np.bool_]:
-    """Which moments lie inside a union."""
-    if not inside[0].size:
-        return np.zeros(at.size, dtype=bool)
-    i = np.searchsorted(inside[0], at, side="right") - 1
-    return np.asarray((i >= 0) & (at < inside[1][np.maximum(i, 0)]))
 
 
 def collectives_inside(analysis: Analysis, inside: Intervals) -> IntArray:
@@ -66,7 +57,7 @@ def collectives_inside(analysis: Analysis, inside: Intervals) -> IntArray:
     comm, trace = analysis.comm, analysis.trace
     launch = trace.links.launch[comm.row]
     at = trace.column("ts_ns")[np.where(launch >= 0, launch, comm.row)]
-    return np.flatnonzero(within(at, inside) & ((launch >= 0) | (not comm.on_device)))
+    return np.flatnonzero(points_in(inside, at) & ((launch >= 0) | (not comm.on_device)))
 
 
 _LAYERS = (Family.GEMM, Family.CONV, Family.ATTENTION)

@@ -22,10 +22,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from kinetoscope.analysis import Analysis
-from kinetoscope.metrics.intervals import Intervals, measure
+from kinetoscope.metrics.intervals import Intervals, measure, points_in
 from kinetoscope.replay import Change
 from kinetoscope.result import Evidence, Fix
 from kinetoscope.rules.api import Example, Hit, Options, Rule
@@ -112,9 +110,7 @@ def _without(analysis: Analysis, inside: Intervals, part: float, options: Thresh
 
 def _syncs(analysis: Analysis, inside: Intervals) -> IntArray:
     rows = analysis.rows(Kind.SYNC_CALL)
-    ts = analysis.trace.column("ts_ns")[rows]
-    i = np.searchsorted(inside[0], ts, side="right") - 1
-    return rows[(i >= 0) & (ts < inside[1][np.maximum(i, 0)])]
+    return rows[points_in(inside, analysis.trace.column("ts_ns")[rows])]
 
 
 def _steps(t: TraceBuilder, every: int) -> None:

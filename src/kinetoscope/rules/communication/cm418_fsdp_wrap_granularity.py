@@ -30,7 +30,7 @@ import numpy as np
 from kinetoscope.analysis import Analysis
 from kinetoscope.analysis.gains import Triple
 from kinetoscope.metrics.comm import OWNER_FSDP
-from kinetoscope.metrics.intervals import Intervals, clip, measure, merge, union
+from kinetoscope.metrics.intervals import Intervals, clip, measure, merge, points_in, union
 from kinetoscope.replay import Change
 from kinetoscope.result import Evidence, Fix
 from kinetoscope.rules.api import Example, Hit, Options, Rule
@@ -128,9 +128,7 @@ def _all_calls(analysis: Analysis, host: Intervals, change: Change) -> IntArray:
     trace = analysis.trace
     device = analysis.times.device_rows
     launch = launches_of(analysis, device)
-    at = trace.column("ts_ns")[launch]
-    i = np.searchsorted(host[0], at, side="right") - 1
-    inside = launch[(i >= 0) & (at < host[1][np.maximum(i, 0)])] if host[0].size else launch[:0]
+    inside = launch[points_in(host, trace.column("ts_ns")[launch])]
     times = change.transfers or change.durations
     rows = times[0] if times else launch[:0]
     return np.setdiff1d(inside, launches_of(analysis, rows))

@@ -16,7 +16,15 @@ import numpy.typing as npt
 from kinetoscope.analysis import Analysis
 from kinetoscope.metrics.chains import pointwise_chains
 from kinetoscope.metrics.device_ops import Flags, device_ops
-from kinetoscope.metrics.intervals import Intervals, clip, measure, merge, subtract, union
+from kinetoscope.metrics.intervals import (
+    Intervals,
+    clip,
+    measure,
+    merge,
+    points_in,
+    subtract,
+    union,
+)
 from kinetoscope.replay import Change
 from kinetoscope.result import Gain
 from kinetoscope.rules.framework._compiling import CompiledCalls, compiled_calls
@@ -119,7 +127,7 @@ def compiled_gain(analysis: Analysis, found: Fallback, cut: Intervals) -> Gain:
     chains = pointwise_chains(analysis.get(device_ops))
     work = chains.work
     at = analysis.trace.column("ts_ns")[np.maximum(work.call, 0)]
-    mine = _between(cut, at) & (work.call >= 0)
+    mine = points_in(cut, at) & (work.call >= 0)
     member = chains.members[mine[chains.members]]
     number = chains.chain[mine[chains.members]]
     first = np.append(True, np.diff(number) > 0)[: member.size]
@@ -154,11 +162,6 @@ def _cheaper(
     left = found.count * price + launches * _LAUNCH_NS
     factor = part * max(1.0 - left / max(measure(cut), 1), 0.0)
     return replace(fused or Change(), host_cut=cut, host_cut_factor=factor)
-
-
-def _between(stretch: Intervals, at: IntArray) -> Flags:
-    place = np.searchsorted(stretch[0], at, side="right") - 1
-    return np.asarray((place >= 0) & (at < stretch[1][np.maximum(place, 0)]))
 
 
 def launched(analysis: Analysis, calls: CompiledCalls, which: Flags) -> IntArray:

@@ -27,7 +27,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kinetoscope.analysis import Analysis
-from kinetoscope.metrics.intervals import Coverage, Intervals, empty, measure, merge, union
+from kinetoscope.metrics.intervals import (
+    Coverage,
+    Intervals,
+    empty,
+    measure,
+    merge,
+    points_in,
+    union,
+)
 from kinetoscope.metrics.transfers import Purpose, transfers
 from kinetoscope.replay import Change
 from kinetoscope.result import Evidence, Fix, Gain
@@ -134,9 +142,7 @@ def _message(analysis: Analysis, spent: Intervals, number: int, share: float, *,
 
 def _calls_inside(analysis: Analysis, spent: Intervals) -> IntArray:
     rows = analysis.rows(*RUNTIME_KINDS)
-    at = analysis.trace.column("ts_ns")[rows]
-    i = np.searchsorted(spent[0], at, side="right") - 1
-    return rows[(i >= 0) & (at < spent[1][np.maximum(i, 0)])]
+    return rows[points_in(spent, analysis.trace.column("ts_ns")[rows])]
 
 
 def _fetched(analysis: Analysis, spent: Intervals) -> int:
