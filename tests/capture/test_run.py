@@ -97,6 +97,8 @@ def test_leaving_early_keeps_what_was_recorded(tmp_path: Path, how: str) -> None
 def test_signals_end_the_program_and_keep_the_recording(
     tmp_path: Path, number: int, code: int
 ) -> None:
+    if signal.getsignal(number) is signal.SIG_IGN:
+        pytest.skip("ignored here, as under nohup, and so by the program as well")
     told = (
         "        import kinetoscope.capture.sharing as s\n"
         "        if s.current().phase == 'samples' and not told:\n"
