@@ -42,11 +42,24 @@ def test_a_mark_counts_from_the_first_step_on(monkeypatch: pytest.MonkeyPatch) -
     baseline.start()  # at 100
     baseline.marked(60, 110)  # began before the first step: 10 of it count
     baseline.next_step()  # at 200
-    baseline.marked(195, 215)
+    baseline.marked(195, 205)
     baseline.next_step()  # at 300
     timed = baseline.stop()
     assert timed is not None
-    assert (timed.elapsed, timed.marks) == (200, 30)
+    assert (timed.elapsed, timed.marks) == (200, 20)
+
+
+def test_an_interruption_within_a_mark_is_not_the_marks(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = iter(range(0, 100_000, 10_000))
+    monkeypatch.setattr("kinetoscope.capture.baseline.time.perf_counter_ns", lambda: next(now))
+    baseline = Baseline(device=False)
+    baseline.start()
+    for took in (50, 60, 5_000, 50, 50):
+        baseline.next_step()
+        baseline.marked(10_000, 10_000 + took)
+    timed = baseline.stop()
+    assert timed is not None
+    assert (timed.elapsed, timed.marks) == (50_000, 250)
 
 
 def test_a_checkpoint_in_every_third_step_counts_by_whole_cycles() -> None:
