@@ -48,7 +48,7 @@ def between_formats(args: Args) -> bool:
     """
     strides = [args.strides[i] if i < len(args.strides) else [] for i in (0, 1)]
     if not all(
-        isinstance(s, list) and len(s) >= 4 and len(s) == len(args.shape(0)) for s in strides
+        isinstance(s, list) and len(s) >= _IMAGES and len(s) == len(args.shape(0)) for s in strides
     ):
         return False
     return {_format(s) for s in strides} == {"first", "last"}

@@ -52,7 +52,7 @@ def new_plans(analysis: Analysis, least_ns: int) -> Plans | None:
     trace, tree = analysis.trace, analysis.trace.tree
     flag = nodes_named(trace, _searches) & (tree.kind == Kind.CPU_OP)
     nodes = np.flatnonzero(flag)
-    nodes = nodes[_own_ns(trace)[nodes] >= least_ns]
+    nodes = nodes[tree.self_ns[nodes] >= least_ns]
     rows = analysis.in_steps(tree.rows[nodes])
     if rows.size == 0 or not _all_new(trace, rows):
         return None
@@ -66,15 +66,6 @@ def _searches(name: str) -> bool:
     return name in _DIFFERENTIATED or (
         name.startswith("aten::") and any(library in name for library in _LIBRARIES)
     )
-
-
-def _own_ns(trace: Trace) -> IntArray:
-    """Time of each node of the call tree without its children."""
-    tree = trace.tree
-    dur = trace.column("dur_ns")[tree.rows]
-    child = tree.parent >= 0
-    inside = np.bincount(tree.parent[child], dur[child], dur.size)
-    return np.asarray(dur - inside, dtype=np.int64)
 
 
 def _all_new(trace: Trace, rows: IntArray) -> bool:

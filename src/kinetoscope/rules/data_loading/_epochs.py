@@ -97,13 +97,11 @@ def _one_ended(analysis: Analysis, frames: IntArray, starts: Intervals) -> bool:
 
 
 def _batches(analysis: Analysis, starts: Intervals) -> int | None:
-    """Batches of the last epoch that began, told by the first request that found none left.
+    """Batches of the last of the epochs that began, told by the first request that found none left.
 
     The loader asks for a few batches ahead for each worker, and for one more with each batch that
     it hands out; a request that puts nothing into a worker's queue found the epoch exhausted.
     """
-    if starts[0].size == 0:
-        return None
     ts, dur = analysis.trace.column("ts_ns"), analysis.trace.column("dur_ns")
     asked = analysis.matching(is_loader_request)
     asked = asked[ts[asked] >= starts[0][-1]]
