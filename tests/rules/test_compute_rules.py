@@ -320,6 +320,43 @@ def test_a_backward_pass_that_nobody_uses_goes_away() -> None:
     assert hit.locations[0].function == "train"
 
 
+@pytest.mark.parametrize(
+    ("title", "gone_us"),
+    [
+        # Filled, scattered and cast in 350 + 5 + 620 us; of the product's 240 us, the 2 x 8,192
+        # rows of 1 kB that a lookup reads and writes take 9 us at 0.4 of 4.8 TB/s.
+        ("8,192 rows picked by one-hot rows of 16,384 columns", 350 + 5 + 620 + 240 - 9),
+        ("one-hot rows that are averaged as well", 240 - 9),
+    ],
+)
+def test_one_hot_products_become_lookups(title: str, gone_us: int) -> None:
+    t = TraceBuilder()
+    next(e.build for e in _rule("CP229").examples if e.title == title)(t)
+    (hit,) = _hits("CP229", t)
+    assert _value(hit, "classes") == 16_384
+    assert hit.gain.mid == pytest.approx(5_000 / (5_000 - gone_us), rel=0.01)
+
+
+def test_a_product_of_the_same_size_after_the_lookup_is_none() -> None:
+    """Only the first product after the scatter takes the one-hot rows.
+
+    What else takes a matrix of that size may need it: the scatter stays then.
+    """
+    t = TraceBuilder()
+    for step in range(4):
+        at = step * 5_000
+        t.step(at, 4_990)
+        dims, types = [[64, 512], [], [64, 1], []], ["long int", "Scalar", "long int", "Scalar"]
+        t.op("aten::scatter_", at + 10, 15, dims=dims, types=types)
+        t.kernel("elementwise_kernel", at + 60, 400, launch_at=at + 14)
+        for k in range(2):
+            t.op("aten::mm", at + 40 + 20 * k, 15, dims=[[64, 512], [512, 512]])
+            t.kernel("nvjet", at + 500 + 400 * k, 400, launch_at=at + 44 + 20 * k)
+        t.sync(at + 100, 1_210)
+    (hit,) = _hits("CP229", t)
+    assert _value(hit, "one_hot_time") == 400_000
+
+
 def test_unused_gradients_between_used_ones_cost_their_products() -> None:
     """An adapter below a layer of 512 x 512 that is not trained, in steps of 3 ms."""
     t, engine = TraceBuilder(), "autograd::engine::evaluate_function: "

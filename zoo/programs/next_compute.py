@@ -106,7 +106,7 @@ def up_block(wide_in, wide_out):
     "two players of a GAN, where the critic's loss is differentiated through the painter as well",
     "compute",
     also=("memory",),
-    codes=("cause: wasted work, backward pass through the other player",),
+    codes=("CP228",),
     functions=("update_critic", "update"),
 )
 def g_glyphs_fake_not_detached(fixed):

@@ -84,7 +84,7 @@ class SessionRanker(nn.Module):
     "goods of a shop looked up by multiplying one-hot rows with the table",
     "memory",
     also=("compute",),
-    codes=("cause: one-hot product in place of a lookup",),
+    codes=("CP229",),
     functions=("by_product", "forward", "rank_step"),
     plant_in="by_product",
 )

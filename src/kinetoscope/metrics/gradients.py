@@ -14,11 +14,21 @@ from kinetoscope.trace.calltree import nearest
 from kinetoscope.trace.frames import is_engine_call, is_optimizer_step
 from kinetoscope.trace.trace import IntArray, Trace
 
-__all__ = ["UnusedGradients", "backward_passes", "unused_gradients"]
+__all__ = [
+    "ACCUMULATE",
+    "UnusedGradients",
+    "adding",
+    "backward_passes",
+    "named_nodes",
+    "pass_of",
+    "shapes_in",
+    "tails_of",
+    "unused_gradients",
+]
 
 Flags = npt.NDArray[np.bool_]
 
-_ACCUMULATE = "torch::autograd::AccumulateGrad"
+ACCUMULATE = "torch::autograd::AccumulateGrad"
 _ADDS = ("aten::add_", "aten::add")
 _LISTS = "aten::_foreach_zero_"
 _ZEROS = ("aten::zero_", "aten::fill_", "aten::zeros_like", _LISTS)
@@ -27,7 +37,7 @@ _ZEROS = ("aten::zero_", "aten::fill_", "aten::zeros_like", _LISTS)
 
 @dataclass(frozen=True)
 class UnusedGradients:
-    """What the backward pass computes for parameters whose gradients are never cleared.
+    """What the backward pass computes for parameters whose gradients nobody uses.
 
     Attributes:
         nodes: call-tree nodes of the additions to these gradients, by time.
@@ -53,12 +63,12 @@ def unused_gradients(trace: Trace) -> UnusedGradients | None:
     Returns:
         None where all gradients are used, or the recording does not tell.
     """
-    nodes = _named(trace, lambda name: name == _ACCUMULATE)
+    nodes = named_nodes(trace, lambda name: name == ACCUMULATE)
     dims = trace.column("dims_id")[trace.tree.rows[nodes]].astype(np.int64)
     step = trace.steps.of(trace.tree.start[nodes])
     known = (dims >= 0) & (step >= 0)
     nodes, dims, step = nodes[known], dims[known], step[known]
-    adds = _adding(trace, nodes)
+    adds = adding(trace, nodes)
     if adds.all() or not adds.any():
         return None
     unused = ~np.isin(dims, dims[~adds])
@@ -69,16 +79,16 @@ def unused_gradients(trace: Trace) -> UnusedGradients | None:
     if handled is None:
         return None
     wanted = np.unique(dims[unused]).tolist()
-    used = [i for i in wanted if not handled.isdisjoint(_shapes(trace.texts[i]))]
+    used = [i for i in wanted if not handled.isdisjoint(shapes_in(trace.texts[i]))]
     unused &= ~np.isin(dims, used)
     if not unused.any():
         return None
     left = np.unique(dims[unused]).tolist()
-    shapes = frozenset(shape for i in left for shape in _shapes(trace.texts[i]))
-    return UnusedGradients(nodes[unused], _tails(trace, nodes, unused), shapes, int(steps.size))
+    shapes = frozenset(shape for i in left for shape in shapes_in(trace.texts[i]))
+    return UnusedGradients(nodes[unused], tails_of(trace, nodes, unused), shapes, int(steps.size))
 
 
-def _named(trace: Trace, test: Callable[[str], bool]) -> IntArray:
+def named_nodes(trace: Trace, test: Callable[[str], bool]) -> IntArray:
     """Call-tree nodes whose name passes a test, by time."""
     tree = trace.tree
     flags = np.fromiter((test(name) for name in trace.names), bool, len(trace.names))
@@ -86,13 +96,13 @@ def _named(trace: Trace, test: Callable[[str], bool]) -> IntArray:
     return found[np.argsort(tree.start[found], kind="stable")]
 
 
-def _adding(trace: Trace, nodes: IntArray) -> Flags:
+def adding(trace: Trace, nodes: IntArray) -> Flags:
     """Which of these nodes add to a gradient that is there already."""
-    additions = _named(trace, _ADDS.__contains__)
+    additions = named_nodes(trace, _ADDS.__contains__)
     return np.isin(nodes, trace.tree.parent[additions])
 
 
-def _shapes(text: str) -> list[Shape]:
+def shapes_in(text: str) -> list[Shape]:
     """All shapes in recorded dimensions, those of tensor lists included."""
     found: list[Shape] = []
     todo = list(parse_list(text))
@@ -111,19 +121,19 @@ def _handled_shapes(trace: Trace) -> set[Shape] | None:
     None where zeros go to a list whose shapes were not recorded: it may hold any gradient.
     """
     tree, dims = trace.tree, trace.column("dims_id")[trace.tree.rows]
-    lists = dims[_named(trace, _LISTS.__eq__)].tolist()
-    if any(i < 0 or not _shapes(trace.texts[i]) for i in set(lists)):
+    lists = dims[named_nodes(trace, _LISTS.__eq__)].tolist()
+    if any(i < 0 or not shapes_in(trace.texts[i]) for i in set(lists)):
         return None
     outer = np.where(tree.parent >= 0, tree.op[tree.parent], -1)
-    zeros = [n for n in _named(trace, _ZEROS.__contains__).tolist() if outer[n] < 0]
+    zeros = [n for n in named_nodes(trace, _ZEROS.__contains__).tolist() if outer[n] < 0]
     ids = {int(dims[n]) for n in zeros if dims[n] >= 0}
     flags = np.fromiter((is_optimizer_step(n) for n in trace.names), bool, len(trace.names))
     inside = nearest(flags[trace.column("name_id")[tree.rows]], tree.parent) >= 0
     ids |= set(np.unique(dims[inside & (dims >= 0)]).tolist())
-    return {shape for i in ids for shape in _shapes(trace.texts[i])}
+    return {shape for i in ids for shape in shapes_in(trace.texts[i])}
 
 
-def _tails(trace: Trace, nodes: IntArray, unused: Flags) -> Intervals:
+def tails_of(trace: Trace, nodes: IntArray, unused: Flags) -> Intervals:
     """From the last gradient that is used to the last that is not, in each backward pass.
 
     The engine works through a graph from the newest operator to the oldest, so what runs after the
@@ -133,7 +143,7 @@ def _tails(trace: Trace, nodes: IntArray, unused: Flags) -> Intervals:
     tree = trace.tree
     engine = trace.links.backward_root
     root = np.where(engine[nodes] >= 0, engine[nodes], nodes)
-    number = _passes(trace, root)
+    number = pass_of(trace, root)
     start, end = [], []
     for one in np.unique(number).tolist():
         mine = number == one
@@ -144,7 +154,7 @@ def _tails(trace: Trace, nodes: IntArray, unused: Flags) -> Intervals:
     return union(np.array(start, dtype=np.int64), np.array(end, dtype=np.int64))
 
 
-def _passes(trace: Trace, roots: IntArray) -> IntArray:
+def pass_of(trace: Trace, roots: IntArray) -> IntArray:
     """Number of the backward pass of each of these engine calls."""
     starts = backward_passes(trace)
     return np.searchsorted(starts, trace.tree.start[roots], side="right")
@@ -156,7 +166,7 @@ def backward_passes(trace: Trace) -> IntArray:
     A pass begins where a node has a newer forward operator than all of the pass before it had.
     """
     tree = trace.tree
-    every = _named(trace, is_engine_call)
+    every = named_nodes(trace, is_engine_call)
     seq = trace.column("seq")[tree.rows[every]].astype(np.int64)
     every, seq = every[seq >= 0], seq[seq >= 0]
     begins = np.append(True, seq[1:] > np.maximum.accumulate(seq)[:-1])

@@ -2,8 +2,10 @@
 
 ## What it finds
 Gradients that are added to in every step, while those of other parameters are set anew in each:
-nobody clears them, so no optimizer has them. Counted is the end of the backward pass, after the
-last gradient that is used: it leads to unused ones only.
+nobody clears them, so no optimizer has them. Or, where several networks are trained in turns,
+gradients that are cleared before an optimizer has used them: the loss of one network is
+differentiated through the other one. Counted is the end of the backward pass, after the last
+gradient that is used: it leads to unused ones only.
 
 ## Why it matters
 A backward pass costs about twice its forward pass. A new head on a backbone that is not trained
@@ -13,12 +15,14 @@ the optimizer does not have a parameter switches nothing off; autograd asks for 
 ## How to fix it
 Run the part that is not trained under `torch.no_grad()`, or switch its parameters off:
 `backbone.requires_grad_(False)`. If they were meant to be trained, give them to the optimizer:
-until now they were not.
+until now they were not. What one network made for the other's step is passed on detached:
+`critic(fake.detach())`.
 
 ## Limits
 Parameters are told apart by their shapes: those of a shape that is used as well count as used.
 Of unused gradients between used ones (adapters inside of a model) only the products of linear
-layers and the additions count.
+layers and the additions count. The gradients of a critic in its generator's step are between used
+ones, too: `critic.requires_grad_(False)` for that step spares them, and is not counted.
 A program that adds up gradients over more steps than were recorded, for a part of its parameters,
 looks the same.
 """
@@ -33,6 +37,7 @@ import numpy as np
 from kinetoscope.analysis import Analysis
 from kinetoscope.metrics.cost import kernel_costs
 from kinetoscope.metrics.device_ops import device_ops
+from kinetoscope.metrics.discarded import discarded_gradients
 from kinetoscope.metrics.gradients import UnusedGradients, unused_gradients
 from kinetoscope.metrics.intervals import clip, measure, merge, points_in, union
 from kinetoscope.replay import Change
@@ -63,7 +68,8 @@ class Thresholds(Options, frozen=True):
 
 def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
     """Replay without the end of the backward pass that leads to unused gradients only."""
-    found = analysis.get(unused_gradients)
+    grown = analysis.get(unused_gradients)
+    found = grown or analysis.get(discarded_gradients)
     if found is None:
         return
     tree = analysis.trace.tree
@@ -82,7 +88,7 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
     yield Hit(
         message=(
             f"The backward pass computes {count(round(gradients))} gradients a step that no "
-            f"optimizer uses: they grow from step to step. That takes {_taken(host_ns, device_ns)}."
+            f"optimizer uses: they {_fate(grown)}. That takes {_taken(host_ns, device_ns)}."
         ),
         evidence=(
             Evidence("unused_gradients", round(gradients, 1), "count"),
@@ -92,7 +98,7 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
         locations=places(analysis, rows, whole_step=True)
         if rows.size
         else analysis.locations(_forward_of(analysis, found)),
-        fix=_fix(measure(found.tails) > 0),
+        fix=_fix(measure(found.tails) > 0) if grown else _DETACHED,
         gain=analysis.gain(
             *(
                 Change(host_cut=vain, drop_calls=calls, more_cuts=((forward, part),))
@@ -102,6 +108,17 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
         confidence=0.9,
         claims=extent_of(analysis, rows) if rows.size else vain,
     )
+
+
+def _fate(grown: UnusedGradients | None) -> str:
+    return "grow from step to step" if grown else "are cleared before its next step"
+
+
+_DETACHED = Fix(
+    summary="Detach what the other network made, or make it under torch.no_grad().",
+    snippet="loss = loss_of(critic(real), critic(fake.detach()))",
+    reference=_URL,
+)
 
 
 def _fix(below: bool) -> Fix:
