@@ -1,6 +1,7 @@
 """Loops of Lightning, the Hugging Face Trainer and Accelerate, unchanged.
 
-Each test is skipped where its package is not installed.
+Each test is skipped where its package is not installed. The programs import the package before
+torch: all three look whether there is a torch, without importing it.
 """
 
 from __future__ import annotations
@@ -103,7 +104,7 @@ def test_the_loop_is_found_and_the_input_is_named(
     tmp_path: Path, package: str, loop: str, label: str
 ) -> None:
     pytest.importorskip(package)
-    ran = capture(tmp_path, DATA + loop + PLAIN, options=("--stop-after",))
+    ran = capture(tmp_path, f"import {package}\n{DATA}{loop}{PLAIN}", options=("--stop-after",))
     assert ran.code == 0, ran.err
     assert ran.result is not None, ran.err
     found = ran.result["capture"]
@@ -117,3 +118,24 @@ def test_the_loop_is_found_and_the_input_is_named(
     place = finding["locations"][0]
     assert place["exact"]
     assert lines[place["line"] - 1].strip() == "x = torch.sin(x + k)"
+
+
+GENERATE = """
+from transformers import GPT2Config, GPT2LMHeadModel
+import torch
+import torch._dynamo
+
+model = GPT2LMHeadModel(GPT2Config(n_layer=2, n_head=2, n_embd=32)).eval()
+prompt = torch.zeros(1, 4, dtype=torch.long)
+while True:
+    model.generate(prompt, max_new_tokens=20, pad_token_id=0)
+"""
+
+
+def test_calls_of_a_model_are_steps_soon_although_nothing_is_compiled(tmp_path: Path) -> None:
+    """Dynamo is there in most programs: it is no reason to wait for compiled modules."""
+    pytest.importorskip("transformers")
+    ran = capture(tmp_path, GENERATE, options=("--stop-after",))
+    assert ran.code == 0, ran.err
+    assert ran.result is not None, ran.err
+    assert ran.result["capture"]["step_label"] == "GPT2LMHeadModel"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from kinetoscope.analysis import Analysis, AnalysisOptions
@@ -137,6 +139,41 @@ def test_a_queue_is_one_unless_the_answer_makes_the_next_input(between: str, sta
                 t.kernel("gemm", begin + 40 + 100 * k, 5, launch_at=begin + 20 + 100 * k)
             t.op(f"aten::{between}", begin + 410, 10, dims=[[1, 128, 512], []])
             t.kernel("reduce_kernel", begin + 425, 3, launch_at=begin + 412)
+    assert run("IN603", t, step_us=4_000).status == status
+
+
+def _answer(t: TraceBuilder, begin: float, looked_up: int, query: int, keys: int) -> None:
+    """A model of two layers with an embedding, called with one sequence."""
+    t.module("Decoder_0", begin, 400)
+    t.op("aten::embedding", begin + 5, 20, dims=[[50_000, 512], [1, looked_up], [], [], []])
+    for k in range(2):
+        at = begin + 40 + 150 * k
+        t.op("aten::linear", at, 40, dims=[[1, looked_up, 512], [1536, 512], []])
+        t.kernel("gemm", at + 30, 5, launch_at=at + 10)
+        heads = [[1, 8, query, 64], [1, 8, keys, 64], [1, 8, keys, 64]]
+        t.op("aten::scaled_dot_product_attention", at + 50, 40, dims=heads)
+        t.kernel("flash", at + 80, 5, launch_at=at + 60)
+    t.op("aten::argmax", begin + 420, 20, dims=[[1, 50_000], [], []])
+    t.kernel("reduce_kernel", begin + 435, 3, launch_at=begin + 425)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "status"),
+    [
+        (lambda i: (1, 1, 60 + i), "silent"),  # one token each, with a cache
+        (lambda i: (60 + i, 60 + i, 60 + i), "silent"),  # the sequence again, one token longer
+        (lambda i: (60 + 7 * i % 40, 60 + 7 * i % 40, 60 + 7 * i % 40), "fired"),  # other texts
+    ],
+)
+def test_tokens_of_one_sequence_are_no_queue(
+    lengths: Callable[[int], tuple[int, int, int]], status: str
+) -> None:
+    t = TraceBuilder()
+    for step in range(4):
+        t.step(step * 4_000, 4_000)
+        t.python("serve.py(7): answer", step * 4_000 + 1, 3_990)
+        for i in range(8):
+            _answer(t, step * 4_000 + 10 + i * 490, *lengths(8 * step + i))
     assert run("IN603", t, step_us=4_000).status == status
 
 

@@ -93,6 +93,19 @@ class CompileEvents:
         return sorted(rows, key=lambda row: -int(row["count"]))[:_MOST]
 
 
+def may_compile() -> bool:
+    """Did the program ask Dynamo to compile anything? True where this torch does not tell.
+
+    Dynamo is imported by more than programs that compile: optimizers and transformers do it. It
+    keeps each backend that it was given; None is that of functions which are not to be compiled.
+    """
+    frame = sys.modules.get("torch._dynamo.eval_frame")
+    if frame is None:
+        return False
+    backends = getattr(frame, "cached_backends", None)
+    return backends is None or any(each is not None for each in list(backends.values()))
+
+
 def recompilations() -> list[dict[str, Any]]:
     """Functions that were compiled again, with the guard that failed last."""
     utils = sys.modules.get("torch._dynamo.utils")

@@ -22,7 +22,11 @@ def after_import(name: str, then: Callable[[], None]) -> None:
 
 
 class _Watcher:
-    """A finder that finds what the usual one finds, and adds a call after the execution."""
+    """A finder that finds what the usual one finds, and adds a call after the execution.
+
+    It stays until the module is executed: programs look for a module before they import it, or
+    without ever doing so (`importlib.util.find_spec`), and so do libraries.
+    """
 
     def __init__(self, name: str, then: Callable[[], None]) -> None:
         self._name = name
@@ -37,7 +41,6 @@ class _Watcher:
         """Part of the import protocol."""
         if fullname != self._name:
             return None
-        sys.meta_path.remove(self)
         spec = self._usual(fullname, path, target)
         if spec is not None and spec.loader is not None:
             self._wrap(spec.loader)
@@ -45,7 +48,7 @@ class _Watcher:
 
     def _usual(self, name: str, path: Any, target: Any) -> ModuleSpec | None:
         for finder in sys.meta_path:
-            spec = finder.find_spec(name, path, target)
+            spec = None if finder is self else finder.find_spec(name, path, target)
             if spec is not None:
                 return spec
         return PathFinder.find_spec(name, path, target)
@@ -56,6 +59,8 @@ class _Watcher:
         def exec_module(module: ModuleType) -> None:
             del loader.exec_module
             execute(module)
-            then()
+            if self in sys.meta_path:
+                sys.meta_path.remove(self)
+                then()
 
         loader.exec_module = exec_module

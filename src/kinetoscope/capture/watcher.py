@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from kinetoscope.capture.boundaries import Marks
+from kinetoscope.capture.compiling import may_compile
 from kinetoscope.capture.dispatch import compiles
 from kinetoscope.capture.limits import INTERRUPTED
 from kinetoscope.capture.main_thread import Soon
@@ -24,6 +24,7 @@ HINT = "put kinetoscope.step() once into the loop"
 _SILENCE_S = 2.0
 """Seconds without any mark after which calls of modules are looked at."""
 _LONG_SILENCE_S = 10.0
+"""The same where something may be compiled: hooks would make it compile again."""
 _TOLD_S = 20.0
 _STALLED_S = 6.0
 _STALLED_STEPS = 30
@@ -76,11 +77,10 @@ class Watcher:
 
         Compiled modules mark themselves once they run; hooks would make them compile again.
         """
-        dynamo = "torch._dynamo" in sys.modules
-        if self._session.options.find_steps and not compiles():
-            patient = not dynamo or waited >= _LONG_SILENCE_S
-            if patient:
-                self._session.seams.modules.discover()
+        if not self._session.options.find_steps or compiles():
+            return
+        if waited >= _LONG_SILENCE_S or not may_compile():
+            self._session.seams.modules.discover()
 
     def _look_for_stall(self) -> None:
         """End a window whose steps stopped coming: what it records takes memory.

@@ -37,6 +37,7 @@ from kinetoscope.rules.framework._surroundings import (
     own_stretches,
     steady_extent,
 )
+from kinetoscope.trace.calltree import nearest
 from kinetoscope.trace.frames import is_capture_frame, is_torch_file, parse_frame
 from kinetoscope.trace.kinds import Kind
 from kinetoscope.trace.torch_frames import is_forward, is_module_call, is_parallel_wrapper
@@ -164,11 +165,19 @@ def _calls(analysis: Analysis) -> _Calls:
 
 
 def _hooks(analysis: Analysis) -> Flags:
-    """Frames of the program that `Module.__call__` calls and that are no `forward`."""
+    """Frames of the program that `Module.__call__` calls beside its `forward`.
+
+    A `forward` with a decorator is called through the decorator's frame, which is no hook.
+    """
     trace, tree = analysis.trace, analysis.trace.tree
-    call = nodes_named(trace, is_module_call)
-    called = np.where(tree.parent >= 0, call[np.maximum(tree.parent, 0)], False)
-    return np.asarray(called & (tree.kind == Kind.PYTHON) & nodes_named(trace, _is_hook))
+    above = np.maximum(tree.parent, 0)
+    called = (tree.parent >= 0) & nodes_named(trace, is_module_call)[above]
+    hooks = called & (tree.kind == Kind.PYTHON) & nodes_named(trace, _is_hook)
+    around = nearest(hooks, tree.parent)
+    forward = np.flatnonzero(nodes_named(trace, is_forward) & (around >= 0))
+    decorated = around[forward]
+    hooks[decorated[tree.module[decorated] == tree.module[forward]]] = False
+    return np.asarray(hooks)
 
 
 def _is_hook(name: str) -> bool:
@@ -178,7 +187,7 @@ def _is_hook(name: str) -> bool:
     return not is_torch_file(frame.file) and not is_forward(name)
 
 
-def _model(t: TraceBuilder, hook_us: float) -> None:
+def _model(t: TraceBuilder, hook_us: float, decorator: str = "") -> None:
     for step in range(4):
         at = step * 2_000.0
         t.step(at, 2_000)
@@ -187,6 +196,8 @@ def _model(t: TraceBuilder, hook_us: float) -> None:
             begin = at + 10 + i * 95
             t.module(f"Linear_{i}", begin, 27 + hook_us)
             t.python("torch/nn/modules/module.py(1782): _call_impl", begin + 1, 25 + hook_us)
+            if decorator:
+                t.python(decorator, begin + 1.5, 23)
             t.python("torch/nn/modules/linear.py(130): forward", begin + 2, 22)
             t.op("aten::linear", begin + 3, 15)
             t.kernel("gemm", begin + 12, 3, launch_at=begin + 6)
@@ -199,6 +210,10 @@ def _slow_hooks(t: TraceBuilder) -> None:
 
 def _quick_hooks(t: TraceBuilder) -> None:
     _model(t, 1)
+
+
+def _decorated(t: TraceBuilder) -> None:
+    _model(t, 1, "models/outputs.py(1112): wrapper")
 
 
 RULE = Rule(
@@ -214,5 +229,6 @@ RULE = Rule(
     examples=(
         Example("a hook of 60 µs around every layer", _slow_hooks, fires=True),
         Example("a hook of 1 µs around every layer", _quick_hooks, fires=False),
+        Example("every forward inside of a decorator", _decorated, fires=False),
     ),
 )

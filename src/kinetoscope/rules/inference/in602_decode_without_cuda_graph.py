@@ -23,10 +23,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-import msgspec
-import numpy as np
-
 from kinetoscope.analysis import Analysis
+from kinetoscope.metrics.decoding import decode_share
 from kinetoscope.metrics.phase import trains
 from kinetoscope.result import Fix
 from kinetoscope.rules.api import Example, Hit, Options, Rule
@@ -38,9 +36,6 @@ from kinetoscope.rules.framework._launching import (
     places,
     worth_a_word,
 )
-from kinetoscope.trace.kinds import Kind
-from kinetoscope.trace.op_names import short_name
-from kinetoscope.trace.trace import Trace
 from kinetoscope.units import duration, percent
 
 if TYPE_CHECKING:
@@ -87,35 +82,6 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
         claims=bound.idle,
         at_most=most_severe(analysis, bound, gain),
     )
-
-
-def decode_share(trace: Trace) -> float:
-    """Part of the attention operators with a query of length one and longer keys."""
-    rows = np.flatnonzero(trace.column("kind") == Kind.CPU_OP)
-    # The operators below these have other layouts.
-    entry = np.fromiter(
-        (short_name(n).lstrip("_").startswith("scaled_dot_product") for n in trace.names),
-        bool,
-        len(trace.names),
-    )
-    attention = entry[trace.column("name_id")[rows]]
-    dims = trace.column("dims_id")[rows[attention]]
-    dims = dims[dims >= 0]
-    if dims.size == 0:
-        return 0.0
-    ids, counts = np.unique(dims, return_counts=True)
-    single = np.array([_decodes(trace.texts[i]) for i in ids], dtype=bool)
-    return float(counts[single].sum() / counts.sum())
-
-
-def _decodes(text: str) -> bool:
-    """Do these `Input Dims` begin with [..., 1, d] and [..., n > 1, d]?"""
-    try:
-        dims = msgspec.json.decode(text)
-        query, key = dims[0], dims[1]
-        return len(query) >= 3 and len(key) >= 3 and query[-2] == 1 and key[-2] > 1
-    except (msgspec.DecodeError, IndexError, KeyError, TypeError):
-        return False
 
 
 def _token(t: TraceBuilder) -> None:

@@ -30,6 +30,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kinetoscope.analysis import Analysis
+from kinetoscope.metrics.decoding import decodes
 from kinetoscope.metrics.device_ops import args_of, device_ops
 from kinetoscope.metrics.loops import PRODUCTS, Body, Loop, describe, find_loops
 from kinetoscope.replay import Change, simulate
@@ -87,7 +88,7 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
     if found is None or not found.body.batch_one or found.body.generates:
         return
     share = host_share(analysis, found.queues)
-    if share < options.min_share or _feeds_itself(trace, found.queues[0]):
+    if share < options.min_share or analysis.get(decodes) or _feeds_itself(trace, found.queues[0]):
         return
     known = max(loop.repeats for loop in found.queues)
     queue = known >= options.min_requests

@@ -12,7 +12,8 @@ Let the profiler wait and warm up: `schedule(wait=1, warmup=3, active=5)`.
 
 ## Limits
 The analysis leaves such a step out by itself. A first step that differs for another reason (an
-epoch begins) looks the same.
+epoch begins) looks the same. `kinetoscope run` warms up before it records, so in its recordings a
+long first step is the program's own.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class Thresholds(Options, frozen=True):
 def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
     """The first recorded step is still warming up."""
     lengths = np.diff(analysis.trace.steps.edges)
-    if lengths.size < 3:
+    if lengths.size < 3 or analysis.trace.sidecar is not None:
         return
     if analysis.times.steady[0] == 0:
         return  # a later step is as long: it comes back, and is not left out
