@@ -14,8 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kinetoscope.metrics.cost_args import Args, parse_list
-from kinetoscope.trace.calltree import nearest
-from kinetoscope.trace.frames import is_optimizer_step
+from kinetoscope.metrics.updates import update_nodes
 from kinetoscope.trace.kinds import DEVICE_WORK, Family
 from kinetoscope.trace.links import rows_of
 from kinetoscope.trace.op_names import short_name
@@ -123,7 +122,7 @@ def device_ops(trace: Trace) -> DeviceOps:
     known = node >= 0
     if tree.rows.size:
         backward = known & (links.backward_root[safe] >= 0)
-        optimizer = known & (optimizer_nodes(trace)[safe] >= 0)
+        optimizer = known & (update_nodes(trace)[safe] >= 0)
         anchor = np.where(known, links.source_node[safe], -1)
     else:
         backward = optimizer = np.zeros(rows.size, dtype=bool)
@@ -141,13 +140,6 @@ def device_ops(trace: Trace) -> DeviceOps:
         anchor=anchor,
         stream=trace.column("thread")[rows].astype(np.int64),
     )
-
-
-def optimizer_nodes(trace: Trace) -> IntArray:
-    """For each call-tree node the outermost-known optimizer step around it; -1: none."""
-    tree = trace.tree
-    flags = np.fromiter((is_optimizer_step(n) for n in trace.names), bool, len(trace.names))
-    return nearest(flags[trace.column("name_id")[tree.rows]], tree.parent)
 
 
 def args_of(trace: Trace, row: int) -> Args:
@@ -176,4 +168,4 @@ def dense(columns: list[IntArray]) -> IntArray:
     return result
 
 
-__all__ = ["DeviceOps", "args_of", "dense", "device_ops", "largest_tensor", "optimizer_nodes"]
+__all__ = ["DeviceOps", "args_of", "dense", "device_ops", "largest_tensor"]

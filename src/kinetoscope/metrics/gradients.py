@@ -10,8 +10,8 @@ import numpy.typing as npt
 
 from kinetoscope.metrics.cost_args import Shape, parse_list
 from kinetoscope.metrics.intervals import Intervals, union
-from kinetoscope.trace.calltree import nearest
-from kinetoscope.trace.frames import is_engine_call, is_optimizer_step
+from kinetoscope.metrics.updates import update_nodes
+from kinetoscope.trace.frames import is_engine_call
 from kinetoscope.trace.trace import IntArray, Trace
 
 __all__ = [
@@ -127,8 +127,7 @@ def _handled_shapes(trace: Trace) -> set[Shape] | None:
     outer = np.where(tree.parent >= 0, tree.op[tree.parent], -1)
     zeros = [n for n in named_nodes(trace, _ZEROS.__contains__).tolist() if outer[n] < 0]
     ids = {int(dims[n]) for n in zeros if dims[n] >= 0}
-    flags = np.fromiter((is_optimizer_step(n) for n in trace.names), bool, len(trace.names))
-    inside = nearest(flags[trace.column("name_id")[tree.rows]], tree.parent) >= 0
+    inside = update_nodes(trace) >= 0
     ids |= set(np.unique(dims[inside & (dims >= 0)]).tolist())
     return {shape for i in ids for shape in shapes_in(trace.texts[i])}
 

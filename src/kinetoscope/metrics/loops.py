@@ -12,8 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from kinetoscope.metrics.device_ops import args_of, dense, optimizer_nodes
+from kinetoscope.metrics.device_ops import args_of, dense
 from kinetoscope.metrics.precision import Dtype
+from kinetoscope.metrics.updates import update_nodes
 from kinetoscope.trace.calltree import nearest
 from kinetoscope.trace.kinds import Kind
 from kinetoscope.trace.op_names import short_name
@@ -94,7 +95,7 @@ def _called_by_python(trace: Trace) -> tuple[IntArray, IntArray]:
     around = np.where(tree.parent >= 0, tree.op[np.maximum(tree.parent, 0)], -1)
     chosen = (tree.kind == Kind.CPU_OP) & (around < 0) & (trace.links.backward_root < 0)
     chosen &= nearest(np.isin(tree.kind, _NOT_PROGRAM), tree.parent) < 0
-    chosen &= optimizer_nodes(trace) < 0
+    chosen &= update_nodes(trace) < 0
     nodes = np.flatnonzero(chosen)
     module = tree.module[nodes]
     instance = np.where(module >= 0, name[np.maximum(module, 0)], -1)

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from kinetoscope.analysis import Analysis
+from kinetoscope.metrics.updates import update_nodes
 from kinetoscope.result.view import Holder, MemoryCurve
-from kinetoscope.trace.calltree import nearest
-from kinetoscope.trace.frames import is_optimizer_step
 from kinetoscope.trace.kinds import Kind
 from kinetoscope.trace.trace import IntArray
 from kinetoscope.viewdata.names import shorten
@@ -146,8 +145,7 @@ _WORDS = {
 def _categories(analysis: Analysis, node: IntArray) -> tuple[IntArray, dict[int, str]]:
     """What kind of memory, by where it was allocated: an inference, not a record."""
     trace, tree = analysis.trace, analysis.trace.tree
-    flags = np.fromiter((is_optimizer_step(n) for n in trace.names), bool, len(trace.names))
-    optimizer = nearest(flags[trace.column("name_id")[tree.rows]], tree.parent)
+    optimizer = update_nodes(trace)
     at = np.maximum(node, 0)
     known = node >= 0
     result = np.full(node.size, 3, dtype=np.int64)

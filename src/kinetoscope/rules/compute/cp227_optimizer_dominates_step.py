@@ -94,14 +94,14 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
         fix=_fix(at_floor, found),
         gain=gain,
         confidence=0.7,
-        claims=extent_of(analysis, rows) if on_device else analysis.extent(found.rows),
+        claims=extent_of(analysis, rows) if on_device else found.time,
         at_most="info" if gain is NO_GAIN else "medium",
         keep=True,
     )
 
 
 def _host_ns(analysis: Analysis, found: OptimizerSteps) -> int:
-    inside = clip(analysis.extent(found.rows), *analysis.window)
+    inside = clip(found.time, *analysis.window)
     return measure(inside) // analysis.steps
 
 

@@ -11,6 +11,7 @@ from kinetoscope.analysis import Analysis
 from kinetoscope.metrics.activity import Cause
 from kinetoscope.metrics.intervals import Intervals, intersect, measure, merge, subtract, union
 from kinetoscope.metrics.ownership import owned_gaps
+from kinetoscope.metrics.updates import update_time
 from kinetoscope.metrics.waits import Wait
 from kinetoscope.replay import Change
 from kinetoscope.result import Evidence, Gain, Location
@@ -19,7 +20,7 @@ from kinetoscope.rules.framework._python import torchs_own
 from kinetoscope.rules.framework._waiting import avoidable
 from kinetoscope.trace.calltree import nearest
 from kinetoscope.trace.compiled_frames import compiled_region
-from kinetoscope.trace.frames import is_graph_call, is_optimizer_step
+from kinetoscope.trace.frames import is_graph_call
 from kinetoscope.trace.kinds import DEVICE_WORK, Kind
 from kinetoscope.trace.trace import IntArray, Trace
 
@@ -134,7 +135,7 @@ def graph_changes(
         for through, own in zip(_COMPILED_CALL_NS, _GRAPH_CALL_NS, strict=True)
     ]
     cut = analysis.host_time.launching
-    kept = analysis.extent(analysis.matching(is_optimizer_step))
+    kept = analysis.get(update_time)
     all_of_it = merge(cut, torchs_own(analysis))
     low, mid, high = (
         Change(

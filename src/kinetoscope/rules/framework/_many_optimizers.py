@@ -21,7 +21,7 @@ from kinetoscope.units import count, duration, percent
 
 def host_share_of(analysis: Analysis, found: OptimizerSteps) -> float:
     """Host time of all optimizers as a share of the step."""
-    time = measure(analysis.extent(found.rows))
+    time = measure(found.time)
     return time / max(analysis.trace.steps.count * analysis.step_ns, 1)
 
 
@@ -42,7 +42,7 @@ def many_optimizers(
         left_ns: host time that each tensor still costs.
         passes: device time of the joint update over that of the single ones.
     """
-    time, share = analysis.extent(found.rows), host_share_of(analysis, found)
+    time, share = found.time, host_share_of(analysis, found)
     per_step = measure(time) // max(analysis.trace.steps.count, 1)
     each = found.rows.size / max(analysis.trace.steps.count, 1)
     name = " and ".join(found.names) or "An optimizer"

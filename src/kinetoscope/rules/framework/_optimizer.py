@@ -10,7 +10,8 @@ import numpy.typing as npt
 from kinetoscope.analysis import Analysis
 from kinetoscope.metrics.device_ops import DeviceOps, device_ops
 from kinetoscope.metrics.gradients import backward_passes
-from kinetoscope.trace.calltree import nearest
+from kinetoscope.metrics.intervals import Intervals
+from kinetoscope.metrics.updates import update_nodes, update_time
 from kinetoscope.trace.frames import is_optimizer_step
 from kinetoscope.trace.kinds import RUNTIME_KINDS, Family, Kind
 from kinetoscope.trace.op_names import op_family, short_name
@@ -25,6 +26,7 @@ class OptimizerSteps:
 
     Attributes:
         rows: event-table rows of the steps (annotations).
+        time: when they update parameters, without the closures that they were given.
         names: class names of the optimizers, `AdamW`.
         updates: rows of the operators that update one tensor each: the outermost pointwise ones.
         foreach: rows of the `_foreach_*` operators.
@@ -33,6 +35,7 @@ class OptimizerSteps:
     """
 
     rows: IntArray
+    time: Intervals
     names: tuple[str, ...]
     updates: IntArray
     foreach: IntArray
@@ -45,7 +48,7 @@ def optimizer_steps(trace: Trace) -> OptimizerSteps:
     tree, names = trace.tree, trace.names
     mark = np.fromiter((is_optimizer_step(n) for n in names), bool, len(names))
     name_id = trace.column("name_id")[tree.rows]
-    around = nearest(mark[name_id], tree.parent)
+    around = update_nodes(trace)
     inside = around >= 0
     short = [short_name(n) for n in names]
     is_foreach = np.array([s.startswith("_foreach_") for s in short], dtype=bool)
@@ -59,6 +62,7 @@ def optimizer_steps(trace: Trace) -> OptimizerSteps:
     calls = inside & np.isin(tree.kind, RUNTIME_KINDS)
     return OptimizerSteps(
         rows=tree.rows[marks],
+        time=update_time(trace),
         names=tuple(sorted({_class_name(names[i]) for i in name_id[marks]})),
         updates=tree.rows[outermost & is_update[name_id]],
         foreach=tree.rows[op & is_foreach[name_id]],

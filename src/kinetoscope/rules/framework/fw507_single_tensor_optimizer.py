@@ -100,7 +100,7 @@ def _optimizer(analysis: Analysis, options: Thresholds, found: OptimizerSteps) -
     listed = found.foreach.size + found.fused.size
     if found.updates.size < options.min_updates * steps or listed >= _LIST_OPS * steps:
         return
-    time = analysis.extent(found.rows)
+    time = found.time
     per_step = measure(time) // max(analysis.trace.steps.count, 1)
     share = per_step / max(analysis.step_ns, 1)
     if share < options.min_share:
@@ -168,7 +168,7 @@ def _changes(
     analysis: Analysis, options: Thresholds, found: OptimizerSteps
 ) -> tuple[Change, Change, Change]:
     """The step with the optimizer fused, at worst, likely and at best."""
-    time = analysis.extent(found.rows)
+    time = found.time
     if analysis.device is None:
         low, mid, high = (Change(host_cut=time, host_cut_factor=f) for f in options.cpu_saving)
         return low, mid, high

@@ -62,7 +62,7 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
     if one_for_each(analysis.trace, found):  # FW507's
         return
     work, mine = optimizer_kernels(analysis)
-    time = analysis.extent(found.rows)
+    time = found.time
     per_step = max(analysis.trace.steps.count, 1)
     on_device, on_host = int(work.ns[mine].sum()) // per_step, measure(time) // per_step
     share = max(on_device, on_host) / max(analysis.step_ns, 1)

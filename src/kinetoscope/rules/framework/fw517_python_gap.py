@@ -43,12 +43,13 @@ from kinetoscope.metrics.intervals import (
 )
 from kinetoscope.metrics.ownership import owned_gaps
 from kinetoscope.metrics.stretches import launching_threads
+from kinetoscope.metrics.updates import update_time
 from kinetoscope.replay import Change
 from kinetoscope.result import Evidence, Fix, Location
 from kinetoscope.rules.api import Example, Hit, Options, Rule
 from kinetoscope.rules.cold import COLD_NS, with_cold_start
 from kinetoscope.rules.framework._python import MOSTLY, program_share
-from kinetoscope.trace.frames import is_capture_mark, is_optimizer_step, library_of
+from kinetoscope.trace.frames import is_capture_mark, library_of
 from kinetoscope.trace.trace import IntArray
 from kinetoscope.units import duration, percent
 
@@ -222,7 +223,7 @@ def _own(analysis: Analysis, options: Thresholds) -> Intervals:
     gaps = analysis.gaps
     owned = np.array(sorted(owned_gaps(trace, gaps, analysis.pieces)), dtype=np.int64)
     others = union(gaps.start[owned], gaps.end[owned])
-    optimizer = analysis.extent(analysis.matching(is_optimizer_step))
+    optimizer = analysis.get(update_time)
     capture = analysis.extent(analysis.matching(is_capture_mark))
     return clip(subtract(long, merge(others, optimizer, capture)), *analysis.times.host_window)
 
