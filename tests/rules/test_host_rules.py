@@ -227,6 +227,23 @@ def test_the_loop_of_a_training_library_is_no_place_to_change(own: bool) -> None
     assert [place.function for place in hit.locations] == (["on_batch_end"] if own else [])
 
 
+def test_the_python_of_a_librarys_model_is_a_matter_of_the_model() -> None:
+    """3 ms of Python in each step of 6 ms, inside of a call that the program's loop makes."""
+    t = TraceBuilder()
+    t.python("serve.py(4): <module>", 0, 40_000)
+    for step in range(6):
+        at = step * 6_000.0 + 10
+        t.step(at, 6_000)
+        t.module("BertModel_0", at + 5, 5_990)
+        t.python("transformers/models/bert/modeling_bert.py(600): forward", at + 6, 5_980)
+        t.kernel("gemm", at + 20, 2_900, launch_at=at + 10, op="aten::mm")
+        t.sync(at + 20, 2_910)
+        t.python("transformers/masking_utils.py(100): create_mask", at + 2_950, 3_000)
+    hit = _hit("FW517", t)
+    assert "`transformers`" in hit.message
+    assert "compile" in hit.fix.summary
+
+
 def test_a_call_that_blocks_an_idle_device_is_named_without_a_gain() -> None:
     t = TraceBuilder()
     t.step(0, 100_000)

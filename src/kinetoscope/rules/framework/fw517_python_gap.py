@@ -27,7 +27,6 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
 from kinetoscope.analysis import Analysis
 from kinetoscope.metrics.activity import Cause
@@ -48,8 +47,9 @@ from kinetoscope.replay import Change
 from kinetoscope.result import Evidence, Fix, Location
 from kinetoscope.rules.api import Example, Hit, Options, Rule
 from kinetoscope.rules.cold import COLD_NS, with_cold_start
+from kinetoscope.rules.framework._library_python import library_python, of_library
 from kinetoscope.rules.framework._python import MOSTLY, program_share
-from kinetoscope.trace.frames import is_capture_mark, library_of
+from kinetoscope.trace.frames import is_capture_mark
 from kinetoscope.trace.trace import IntArray
 from kinetoscope.units import duration, percent
 
@@ -94,14 +94,15 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
     if analysis.device and exposed < options.min_exposed:
         return
     rows, weights = _python(analysis, long)
-    library, own = _library(analysis, rows, weights)
+    library, own = library_python(analysis, rows, weights)
     places = analysis.locations(rows[own], weights[own]) if own.any() else ()
+    name = library.name if library else _first(places)
     waits = _waiting_share(analysis, long)
     device = analysis.device is not None
     share = per_step / max(analysis.step_time.mid, 1)
     idle = (Evidence("device_idle", round(min(exposed, 1.0), 6), "ratio", "derived"),)
     yield Hit(
-        message=_message(per_step, share, library or _first(places), waits, device=device),
+        message=_message(per_step, share, name, waits, device=device),
         evidence=(
             Evidence("python_time", per_step, "ns", "estimated"),
             Evidence("python_time_recorded", measure(long) // analysis.steps_on_host, "ns"),
@@ -109,7 +110,7 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
             Evidence("stretches", int(long[0].size), "count"),
         ),
         locations=places,
-        fix=_of_library(library) if library else _fix(places, waits),
+        fix=of_library(library) if library else _fix(places, waits),
         gain=analysis.gain(
             Change(host_cut=long, host_cut_factor=options.cautious),
             *(Change(host_cut=with_cold_start(long, cold)) for cold in COLD_NS),
@@ -156,55 +157,6 @@ def _fix(places: tuple[Location, ...], waits: float) -> Fix:
 
 def _first(places: tuple[Location, ...]) -> str | None:
     return places[0].function if places else None
-
-
-def _of_library(name: str) -> Fix:
-    return Fix(
-        summary=f"This Python is that of `{name}` around the steps: log and call back less often, "
-        "use fewer callbacks, or give each step more work.",
-        snippet="trainer = Trainer(..., log_every_n_steps=50)  # Lightning\n"
-        "args = TrainingArguments(..., logging_steps=50)   # Transformers",
-        reference=_SPEED,
-    )
-
-
-_SPEED = "https://lightning.ai/docs/pytorch/stable/advanced/speed.html"
-_LOOP = 1.5
-"""A frame longer than this many steps holds the loop over them."""
-
-
-def _library(
-    analysis: Analysis, rows: IntArray, weights: IntArray
-) -> tuple[str | None, npt.NDArray[np.bool_]]:
-    """The training library that most of the Python belongs to, and which rows are not its own.
-
-    Its loop is called by a function of the program that cannot be moved: what runs in between, and
-    in no function of the program inside the step, is the library's.
-    """
-    tree, names = analysis.trace.tree, analysis.trace.column("name_id")
-    node = tree.node_of[rows]
-    frame = np.where(node >= 0, tree.user_frame[np.maximum(node, 0)], -1)
-    safe = np.maximum(frame, 0)
-    loop = (frame >= 0) & (tree.end[safe] - tree.start[safe] > _LOOP * analysis.step_ns)
-    at = node.copy()
-    climbing = loop & (at != frame)
-    while climbing.any():
-        up = tree.parent[at]
-        climbing &= (up >= 0) & (up != frame)
-        at = np.where(climbing, up, at)
-    package = {i: library_of(f.file) for i, f in tree.frames.items() if f is not None}
-    found = [package.get(int(i)) for i in names[tree.rows[np.maximum(at, 0)]]]
-    mine = loop & np.array([p is not None for p in found], dtype=bool)
-    if weights[mine].sum() <= _MOST * weights.sum():
-        return None, ~mine
-    time: dict[str, int] = {}
-    for i in np.flatnonzero(mine):
-        time[str(found[i])] = time.get(str(found[i]), 0) + int(weights[i])
-    return max(time, key=lambda p: time[p]), ~mine
-
-
-_MOST = 0.5
-"""Part of the Python from which on it is the library's."""
 
 
 def _own(analysis: Analysis, options: Thresholds) -> Intervals:
