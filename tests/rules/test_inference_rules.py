@@ -142,6 +142,23 @@ def test_a_queue_is_one_unless_the_answer_makes_the_next_input(between: str, sta
     assert run("IN603", t, step_us=4_000).status == status
 
 
+def test_on_a_cpu_a_batch_saves_calls_and_no_work() -> None:
+    """Twelve requests of 500 us, 300 us of it in products of 100 us each."""
+    t = TraceBuilder()
+    t.python("serve.py(7): answer", 1, 6_100)
+    for request in range(12):
+        at = request * 500
+        t.step(at, 500)
+        t.module("Net_0", at + 10, 480)
+        for k in range(3):
+            t.op("aten::linear", at + 20 + 150 * k, 100, dims=[[1, 256], [256, 256], [256]])
+    gain = run("IN603", t, step_us=500).hits[0].gain
+    steady = 12 * 500 / (500 + 11 * 300)  # at worst and likely all products stay
+    assert gain.low == pytest.approx(steady, rel=0.02)
+    assert gain.mid == pytest.approx(steady, rel=0.02)
+    assert gain.high == pytest.approx(12, rel=0.02)  # at best nothing is work
+
+
 def _answer(t: TraceBuilder, begin: float, looked_up: int, query: int, keys: int) -> None:
     """A model of two layers with an embedding, called with one sequence."""
     t.module("Decoder_0", begin, 400)

@@ -77,7 +77,7 @@ INPUT_LABEL = "preparing the input on the host"
 ROUNDTRIP_LABEL = "device-host round trip"
 
 #: Kernels that a device does at the speed of its arithmetic; the others at that of its memory.
-_COMPUTE_FAMILIES = (Family.GEMM, Family.CONV, Family.ATTENTION, Family.RNN, Family.FFT)
+COMPUTE_FAMILIES = (Family.GEMM, Family.CONV, Family.ATTENTION, Family.RNN, Family.FFT)
 
 
 def device_lines(
@@ -141,7 +141,7 @@ def family_compute_share(trace: Trace, times: StepTimes) -> float:
 
 def by_arithmetic(trace: Trace, kernels: IntArray) -> npt.NDArray[np.bool_]:
     """Which kernels are of a family that is limited by arithmetic."""
-    return np.isin(trace.column("family")[kernels], _COMPUTE_FAMILIES)
+    return np.isin(trace.column("family")[kernels], COMPUTE_FAMILIES)
 
 
 _TO_DEVICE = (CopyKind.H2D_PAGEABLE, CopyKind.H2D_PINNED, CopyKind.H2D_UNKNOWN)
@@ -251,7 +251,7 @@ def host_lines(trace: Trace, activity: Activity, times: StepTimes) -> list[Line]
 
 def _operator_lines(trace: Trace, rows: IntArray, length: IntArray) -> list[Line]:
     family = op_families(trace)[trace.column("name_id")[rows]]
-    heavy = np.isin(family, _COMPUTE_FAMILIES)
+    heavy = np.isin(family, COMPUTE_FAMILIES)
     tiny = ~heavy & (trace.column("dur_ns")[rows] < 5000)
     return [
         Line("compute", ARITHMETIC_LABEL, int(length[heavy].sum())),

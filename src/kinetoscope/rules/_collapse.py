@@ -12,10 +12,11 @@ import numpy.typing as npt
 from kinetoscope.analysis import Analysis
 from kinetoscope.metrics.cost import kernel_costs
 from kinetoscope.metrics.device_ops import DeviceOps, device_ops
-from kinetoscope.metrics.intervals import Coverage, Intervals, measure, union
+from kinetoscope.metrics.intervals import Coverage, Intervals, measure, subtract, union
 from kinetoscope.metrics.loops import Loop
 from kinetoscope.replay import Change
 from kinetoscope.result import Gain, Location
+from kinetoscope.rules._host_work import host_work
 from kinetoscope.rules.cold import COLD_NS, with_cold_start
 from kinetoscope.trace.kinds import RUNTIME_KINDS, Family, Kind
 from kinetoscope.trace.op_names import short_name
@@ -82,12 +83,14 @@ def collapse_gain(analysis: Analysis, loops: Sequence[Loop], *, cell: bool = Fal
     rows = work.rows[found.keep]
     changes = [
         Change(
-            host_cut=with_cold_start(found.cut, cold),
+            host_cut=with_cold_start(subtract(found.cut, stays), cold),
             host_cut_factor=max(1.0 - (margin - 1.0) / max(repeats - 1.0, 1.0), 0.0),
             drop_calls=found.drop,
             durations=(rows, np.asarray(new, dtype=np.int64)),
         )
-        for margin, new, cold in zip(_MARGIN, times, (0, *COLD_NS), strict=True)
+        for margin, new, cold, stays in zip(
+            _MARGIN, times, (0, *COLD_NS), host_work(analysis), strict=True
+        )
     ]
     gain = analysis.gain(*changes)
     busy = analysis.busy_per_step_ns / max(analysis.step_ns, 1)

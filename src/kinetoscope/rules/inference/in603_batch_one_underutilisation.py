@@ -27,17 +27,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
 from kinetoscope.analysis import Analysis
 from kinetoscope.metrics.decoding import decodes
-from kinetoscope.metrics.device_ops import args_of, device_ops
+from kinetoscope.metrics.device_ops import args_of
 from kinetoscope.metrics.loops import PRODUCTS, Body, Loop, describe, find_loops
-from kinetoscope.replay import Change, simulate
 from kinetoscope.result import Evidence, Fix, Gain
 from kinetoscope.result.finding import Severity
 from kinetoscope.rules._collapse import (
-    batched_ns,
     collapse_gain,
     host_share,
     host_time,
@@ -45,6 +42,7 @@ from kinetoscope.rules._collapse import (
 )
 from kinetoscope.rules.api import Example, Hit, Options, Rule
 from kinetoscope.rules.framework._optimizer import optimizer_steps
+from kinetoscope.rules.inference._throughput import throughput
 from kinetoscope.trace.kinds import Family, Kind
 from kinetoscope.trace.op_names import op_family, short_name
 from kinetoscope.trace.trace import IntArray, Trace
@@ -96,7 +94,7 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
         gain = collapse_gain(analysis, found.queues)
     else:
         sizes = (known, known, known) if queue else options.batches
-        gain = _throughput(analysis, sizes)
+        gain = throughput(analysis, sizes)
     yield _hit(analysis, found, gain, known, queue)
 
 
@@ -189,11 +187,6 @@ def _inside(trace: Trace, call: int) -> Loop:
     return Loop(ops, ops.size, int(tree.thread[call]), tree.start[ops[:1]], int(tree.end[call]))
 
 
-_MARGIN = (2.0, 1.0, 0.0)
-"""How often the device time of a batch comes on top: its answer is waited for, while single
-requests overlap. At worst the host's part grows alike (collecting and handing out)."""
-
-
 def _feeds_itself(trace: Trace, queue: Loop) -> bool:
     """Does the program work on a tensor of the input's shape between two calls?
 
@@ -242,33 +235,6 @@ def _called(trace: Trace, thread: int, low: int, high: int) -> list[int]:
     nodes = np.arange(start, end)
     above = np.where(tree.parent[nodes] >= 0, tree.op[np.maximum(tree.parent[nodes], 0)], -1)
     return [int(n) for n in nodes[(tree.kind[nodes] == Kind.CPU_OP) & (above < 0)]]
-
-
-def _throughput(analysis: Analysis, sizes: tuple[int, int, int]) -> Gain:
-    """Requests a second with batches of these sizes over that of single requests."""
-    work = analysis.get(device_ops)
-    ratios: list[list[float]] = []
-    for size, margin, new in zip(sizes, _MARGIN, _batched(analysis, sizes), strict=True):
-        change = Change(durations=(work.rows, new.astype(np.int64)))
-        device_ns = float(new.sum()) / max(analysis.trace.steps.count, 1)
-        found = []
-        for deflate in (0.0, 1.0):
-            one = simulate(analysis.model, deflate=deflate).step_ns
-            many = simulate(analysis.model, change, deflate=deflate).step_ns + margin * device_ns
-            found.append(max(size * one / max(many, 1.0), 1.0))
-        ratios.append(found)
-    low, mid, high = min(ratios[0]), ratios[1][1], max(ratios[2])
-    return Gain(round(min(low, mid), 3), round(mid, 3), round(max(high, mid), 3), basis="replay")
-
-
-def _batched(analysis: Analysis, sizes: tuple[int, int, int]) -> list[npt.NDArray[np.float64]]:
-    """Durations of all device events for batches of these sizes."""
-    work = analysis.get(device_ops)
-    everything = np.arange(work.rows.size)
-    return [
-        batched_ns(analysis, work, everything, np.full(everything.size, size))[index]
-        for index, size in enumerate(sizes)
-    ]
 
 
 def _serve(t: TraceBuilder, samples: int, requests: int) -> None:
