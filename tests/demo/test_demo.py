@@ -11,16 +11,16 @@ import pytest
 
 from kinetoscope.cli import run
 from kinetoscope.demo import live, recorded
-from kinetoscope.demo.walk import Run, Walk, comparison, predicted
+from kinetoscope.demo.walk import Run, advised_workers, comparison, predicted
 from kinetoscope.result.saved import decode
 from tests import results
 
 Capture = pytest.CaptureFixture[str]
 
 
-def _walk(before_ms: float, after_ms: float) -> Walk:
+def _runs(before_ms: float, after_ms: float) -> tuple[Run, Run]:
     place = Path("x")
-    return Walk("", place, (), Run(place, before_ms), Run(place, after_ms))
+    return Run(place, before_ms), Run(place, after_ms)
 
 
 def test_the_whole_loop_on_recordings(tmp_path: Path, capsys: Capture) -> None:
@@ -50,7 +50,7 @@ def test_the_recordings_show_what_was_planted(tmp_path: Path) -> None:
 
 def test_the_recordings_are_small(tmp_path: Path) -> None:
     walk = recorded.make(tmp_path)
-    assert walk.speedup == pytest.approx(4.55, abs=0.01)
+    assert walk.before.step_ms / walk.after(4).step_ms == pytest.approx(4.55, abs=0.01)
     assert all(path.stat().st_size < 1_000_000 for path in tmp_path.iterdir())
     assert walk.program.read_text(encoding="utf-8").startswith('"""Train a small image classifier')
 
@@ -66,7 +66,7 @@ def test_the_recordings_are_small(tmp_path: Path) -> None:
 def test_the_comparison(after_ms: float, words: str) -> None:
     finding = predicted(results.diagnosis())
     assert finding is not None
-    text = comparison(_walk(40, after_ms), finding)
+    text = comparison(*_runs(40, after_ms), finding)
     assert words in text
     assert text.endswith("DL101 predicted: 2.9x to 5.4x.")
 
@@ -75,7 +75,7 @@ def test_a_diagnosis_without_prediction() -> None:
     assert predicted(results.healthy()) is None
     no_gain = msgspec.structs.replace(results.LOADER, gain=results.PIN.gain)
     assert predicted(results.diagnosis(findings=(no_gain,))) is None
-    assert "predicted no gain" in comparison(_walk(40, 20), None)
+    assert "predicted no gain" in comparison(*_runs(40, 20), None)
 
 
 def test_a_broken_torch_falls_back_to_the_recordings(
@@ -120,13 +120,27 @@ def test_the_fix_of_the_live_demo_is_one_line() -> None:
     program = Path(live.__file__).parent / "program" / "train.py"
     text = program.read_text(encoding="utf-8")
     assert text.count(live.SLOW) == 1
-    assert live._difference(text) == (
+    assert live._difference(text, 6) == (
         "-    loader = DataLoader(Photos(), batch_size=8, num_workers=0)",
-        "+    loader = DataLoader(Photos(), batch_size=8, num_workers=4, persistent_workers=True)",
+        "+    loader = DataLoader(Photos(), batch_size=8, num_workers=6, persistent_workers=True)",
     )
+
+
+def test_the_change_follows_the_advice() -> None:
+    finding = predicted(results.diagnosis())
+    assert finding is not None
+    fix = msgspec.structs.replace(finding.fix, snippet="DataLoader(..., num_workers=7)")
+    assert advised_workers(msgspec.structs.replace(finding, fix=fix)) == 7
+    assert advised_workers(None) == 4
+
+
+def test_recordings_with_another_number_than_advised_say_so(tmp_path: Path) -> None:
+    change = recorded.make(tmp_path).change
+    assert change(4) == ("-python train.py --workers 0", "+python train.py --workers 4")
+    assert change(5)[-1] == "The change was recorded with 4 workers, not the 5 advised above."
 
 
 def test_truth_is_complete() -> None:
     path = Path(recorded.__file__).parent / "recordings" / "truth.json"
     truth = json.loads(path.read_text(encoding="utf-8"))
-    assert set(truth) == {"how", "change", "before_step_ms", "after_step_ms"}
+    assert set(truth) == {"how", "change", "workers", "before_step_ms", "after_step_ms"}

@@ -47,11 +47,14 @@ def command(folder: Path, no_torch: bool, no_color: bool) -> None:
     _heading("2 Diagnose", options)
     output.show(before, "terminal", options)
     _heading("3 Change one thing", options)
-    for line in walk.change:
+    promise = demo.predicted(before)
+    workers = demo.advised_workers(promise)
+    for line in walk.change(workers):
         _say(line, options)
-    after, after_view = _diagnose(walk.after)
     _heading("4 Verify", options)
-    _say(demo.comparison(walk, demo.predicted(before)), options)
+    run = walk.after(workers)
+    after, after_view = _diagnose(run)
+    _say(demo.comparison(walk.before, run, promise), options)
     _say(f"Now: {after.verdict.sentence}", options)
     _save(folder / "before", before, replace(options, view=before_view))
     _save(folder / "after", after, replace(options, view=after_view))

@@ -15,7 +15,7 @@ from kinetoscope.errors import KinetoscopeError
 from kinetoscope.trace.readers import read
 
 SLOW = "num_workers=0"
-FIXED = "num_workers=4, persistent_workers=True"
+FIXED = "num_workers={}, persistent_workers=True"
 BUDGET = "12s"
 """Longest capture of each of the two runs; keeps the demo under a minute on two cores."""
 LONGEST_SECONDS = 120
@@ -31,7 +31,7 @@ def possible() -> bool:
 
 
 def make(folder: Path, say: Callable[[str], None]) -> Walk:
-    """Train the example twice in `folder` under our own capture, as it is and fixed.
+    """Train the example in `folder` under our own capture, as it is; the walk trains it fixed.
 
     Raises:
         LiveDemoError: the example did not run, for example because torch is broken.
@@ -40,19 +40,22 @@ def make(folder: Path, say: Callable[[str], None]) -> Walk:
     slow = source.read_text(encoding="utf-8")
     program, changed = folder / "train.py", folder / "train_fixed.py"
     program.write_text(slow, encoding="utf-8")
-    changed.write_text(slow.replace(SLOW, FIXED), encoding="utf-8")
     say("training the example on this CPU, as it is")
     before = _train(program, folder / "before.trace.json.gz")
-    say("training the example with the fix")
-    after = _train(changed, folder / "after.trace.json.gz")
+
+    def after(workers: int) -> Run:
+        changed.write_text(_fixed(slow, workers), encoding="utf-8")
+        say("training the example with the fix")
+        return _train(changed, folder / "after.trace.json.gz")
+
     return Walk(
         how=(
             "Trained and recorded just now, on the CPU of this machine, by "
             f"`kinetoscope run --stop-after {program}`."
         ),
         program=program,
-        change=_difference(slow),
         before=before,
+        change=lambda workers: _difference(slow, workers),
         after=after,
     )
 
@@ -87,7 +90,11 @@ def _reason(errors: str) -> str:
     return (own or lines or ["no message"])[-1]
 
 
-def _difference(slow: str) -> tuple[str, ...]:
-    fixed = slow.replace(SLOW, FIXED)
+def _fixed(slow: str, workers: int) -> str:
+    return slow.replace(SLOW, FIXED.format(workers))
+
+
+def _difference(slow: str, workers: int) -> tuple[str, ...]:
+    fixed = _fixed(slow, workers)
     lines = difflib.unified_diff(slow.splitlines(), fixed.splitlines(), n=0, lineterm="")
     return tuple(line for line in lines if not line.startswith(("---", "+++", "@@")))

@@ -17,10 +17,21 @@ def make(folder: Path) -> Walk:
         for name in ("before.json.gz", "after.json.gz", "train.py"):
             target = name.replace(".json.gz", ".trace.json.gz")
             shutil.copyfile(source / name, folder / target)
+    after = Run(folder / "after.trace.json.gz", truth["after_step_ms"])
     return Walk(
         how=truth["how"],
         program=folder / "train.py",
-        change=tuple(truth["change"]),
         before=Run(folder / "before.trace.json.gz", truth["before_step_ms"]),
-        after=Run(folder / "after.trace.json.gz", truth["after_step_ms"]),
+        change=lambda workers: (*truth["change"], *_other_number(truth["workers"], workers)),
+        after=lambda _: after,
     )
+
+
+def _other_number(recorded: int, advised: int) -> list[str]:
+    """What was recorded came before the advice."""
+    if recorded == advised:
+        return []
+    return [
+        "",
+        f"The change was recorded with {recorded} workers, not the {advised} advised above.",
+    ]

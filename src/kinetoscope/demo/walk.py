@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,19 +37,16 @@ class Walk:
     Attributes:
         how: where the recordings come from, one sentence.
         program: the source of the program.
-        change: the change that makes `after` from `before`, as lines of a diff.
+        before: the program as it is.
+        change: from the advised number of workers to the change, as lines of a diff.
+        after: from the same number to the changed program's run; may take a while.
     """
 
     how: str
     program: Path
-    change: tuple[str, ...]
     before: Run
-    after: Run
-
-    @property
-    def speedup(self) -> float:
-        """Measured: step time before the change / after it."""
-        return self.before.step_ms / self.after.step_ms
+    change: Callable[[int], tuple[str, ...]]
+    after: Callable[[int], Run]
 
 
 def predicted(diagnosis: Diagnosis) -> Finding | None:
@@ -56,19 +55,30 @@ def predicted(diagnosis: Diagnosis) -> Finding | None:
     return max(timed, key=lambda f: f.gain.mid, default=None)
 
 
-def comparison(walk: Walk, finding: Finding | None) -> str:
+_WORKERS = re.compile(r"num_workers=(\d+)")
+_USUAL = 4
+
+
+def advised_workers(finding: Finding | None) -> int:
+    """Return how many workers the finding's fix asks for; 4 when it names no number."""
+    found = _WORKERS.search(finding.fix.snippet or "") if finding else None
+    return int(found[1]) if found else _USUAL
+
+
+def comparison(before: Run, after: Run, finding: Finding | None) -> str:
     """Return how the measured gain compares with the predicted range, in one or two sentences."""
+    speedup = before.step_ms / after.step_ms
     measured = (
-        f"Measured without the profiler: {units.duration(walk.before.step_ns)} a step before, "
-        f"{units.duration(walk.after.step_ns)} after, {units.times(walk.speedup)} faster."
+        f"Measured without the profiler: {units.duration(before.step_ns)} a step before, "
+        f"{units.duration(after.step_ns)} after, {units.times(speedup)} faster."
     )
     if finding is None:
         return f"{measured} The diagnosis predicted no gain."
     gain = finding.gain
     span = f"{units.times(gain.low)} to {units.times(gain.high)}"
-    if gain.low <= walk.speedup <= gain.high:
+    if gain.low <= speedup <= gain.high:
         word = "inside the range that"
-    elif walk.speedup > gain.high:
+    elif speedup > gain.high:
         word = "more than"
     else:
         word = "less than"
