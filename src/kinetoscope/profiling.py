@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,9 @@ from kinetoscope.errors import InputError, KinetoscopeError
 from kinetoscope.result import Diagnosis
 
 if TYPE_CHECKING:
+    from kinetoscope.engine import Examined
     from kinetoscope.metrics.hardware import Peaks
+    from kinetoscope.result.view import View
 
 TRACE_SUFFIXES = (".trace.json.gz", ".pt.trace.json.gz", ".json.gz")
 """An output with one of these is the recording itself."""
@@ -105,18 +107,36 @@ def _add_light(facts: dict[str, Any], light: Path) -> None:
             window["step_ns"] = analysis.step_ns
 
 
-def diagnose_capture(
-    traces: Sequence[Path], root: Path | None = None, *, device_peaks: Peaks | None = None
-) -> Diagnosis:
+def examine_capture(
+    traces: Sequence[Path],
+    names: dict[str, str],
+    root: Path | None = None,
+    *,
+    device_peaks: Peaks | None = None,
+) -> Examined:
     """Diagnose what a capture recorded.
+
+    Args:
+        traces: the recordings, one a rank.
+        names: what the user knows each of them by: the files themselves are temporary.
+        root: folder of the sources.
+        device_peaks: of a device that is not known.
 
     Raises:
         InputError: the recording holds no events.
     """
-    from kinetoscope.engine import DiagnoseOptions, diagnose
+    from kinetoscope.engine import DiagnoseOptions, examine
 
     options = DiagnoseOptions(source_root=root, device_peaks=device_peaks)
-    return diagnose(list(traces), options=options)
+    found = examine(list(traces), options=options)
+    return replace(found, diagnosis=_renamed(found.diagnosis, names))
+
+
+def view_of(found: Examined) -> View:
+    """What a page draws of the recording, which is gone soon."""
+    from kinetoscope import viewdata
+
+    return viewdata.build(found.lead, found.ranks, found.diagnosis.findings)
 
 
 def is_trace_output(name: str) -> bool:
@@ -131,8 +151,7 @@ def copy_trace(trace: Path, to: Path) -> None:
     part.replace(to)
 
 
-def renamed(result: Diagnosis, names: dict[str, str]) -> Diagnosis:
-    """The result with the inputs' names as the user knows them: the originals are temporary."""
+def _renamed(result: Diagnosis, names: dict[str, str]) -> Diagnosis:
     inputs = tuple(
         msgspec.structs.replace(info, path=names.get(info.path, info.path))
         for info in result.inputs

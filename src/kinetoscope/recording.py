@@ -17,16 +17,26 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from kinetoscope.capture.import_hook import after_import
 from kinetoscope.capture.options import CaptureOptions
 from kinetoscope.capture.ranks import Place
 from kinetoscope.capture.session import Session
 from kinetoscope.capture.sharing import current, set_current
-from kinetoscope.errors import InputError
-from kinetoscope.profiling import Captured, complete, copy_trace, diagnose_capture, is_trace_output
+from kinetoscope.errors import InputError, UsageError
+from kinetoscope.profiling import (
+    Captured,
+    complete,
+    copy_trace,
+    examine_capture,
+    is_trace_output,
+    view_of,
+)
 from kinetoscope.result import Diagnosis
+
+if TYPE_CHECKING:
+    from kinetoscope.engine import Examined
 
 T = TypeVar("T")
 
@@ -35,14 +45,36 @@ def _say(text: str) -> None:
     sys.stderr.write(f"kinetoscope: {text}\n")
 
 
+def _writable(path: Path) -> Path:
+    """An output that cannot be written is an error before the loop, not after it.
+
+    Raises:
+        UsageError: no format for the suffix, or no such folder.
+    """
+    from kinetoscope.report import format_of
+
+    if not is_trace_output(path.name):
+        format_of(str(path))
+    if not path.parent.is_dir():
+        raise UsageError(
+            f"cannot write {path}: there is no folder {path.parent}",
+            hint=f"mkdir -p {path.parent}",
+        )
+    return path
+
+
 class profile:  # noqa: N801 - used like torch.profiler.profile
     """Captures the steps of a `with` block, or of the calls of a function that it decorates.
 
     Args:
-        output: files to write at the end: results (.json, .md, .txt) or the recording (.json.gz).
+        output: files to write at the end: results (.html, .json, .md, .txt) or the recording
+            (.json.gz).
         budget_s: seconds that the capture may take, waiting for steady steps included.
         find_steps: look for steps; when False only `step()` counts.
         source_root: folder of the sources, for lines of code in the result.
+
+    Raises:
+        UsageError: an output that cannot be written.
 
     Under `kinetoscope run` the block only marks steps; the command does the rest.
     """
@@ -56,7 +88,7 @@ class profile:  # noqa: N801 - used like torch.profiler.profile
         source_root: str | Path | None = None,
     ) -> None:
         given = [output] if isinstance(output, str | Path) else list(output)
-        self._outputs = [Path(name) for name in given]
+        self._outputs = [_writable(Path(name)) for name in given]
         self._options = CaptureOptions(budget_s=budget_s, find_steps=find_steps)
         self._root = Path(source_root) if source_root is not None else Path.cwd()
         self._session: Session | None = None
@@ -142,18 +174,32 @@ class profile:  # noqa: N801 - used like torch.profiler.profile
             if self.trace is None:
                 why = self.problems[-1] if self.problems else "the block has not ended"
                 raise InputError(f"nothing was recorded: {why}.", "Let the loop run longer.")
-            self._diagnosis = diagnose_capture([self.trace], self._root)
+            self._diagnosis = self._examine(self.trace).diagnosis
         return self._diagnosis
 
-    def _write(self) -> None:
-        from kinetoscope.report import format_of, render
+    def _examine(self, trace: Path) -> Examined:
+        kept = [str(path) for path in self._outputs if is_trace_output(path.name)]
+        names = {str(trace): kept[0] if kept else trace.name}
+        return examine_capture([trace], names, self._root)
 
-        for path in self._outputs if self.trace else ():
+    def _write(self) -> None:
+        from kinetoscope.report import FORMATS, RenderOptions, format_of, render
+
+        if self.trace is None:
+            return
+        for path in self._outputs:
             if is_trace_output(path.name):
-                copy_trace(self.trace, path)  # type: ignore[arg-type]
-            else:
-                text = render(self.diagnosis, format_of(str(path)))
-                path.write_text(text, encoding="utf-8")
+                copy_trace(self.trace, path)
+        results = [path for path in self._outputs if not is_trace_output(path.name)]
+        if not results:
+            return
+        found = self._examine(self.trace)
+        self._diagnosis = found.diagnosis
+        for path in results:
+            form = format_of(str(path))
+            view = view_of(found) if FORMATS[form].shows_view else None
+            text = render(found.diagnosis, form, RenderOptions(view=view))
+            path.write_text(text, encoding="utf-8")
 
     def __str__(self) -> str:
         from kinetoscope.report import render

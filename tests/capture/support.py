@@ -70,3 +70,9 @@ _MACHINE = ("the program's pace changed", "longer than before", "longer than the
 def own_problems(problems: Sequence[str]) -> list[str]:
     """Without those that a machine has which others use as well."""
     return [text for text in problems if not any(said in text for said in _MACHINE)]
+
+
+def draws_the_recording(page: Path) -> bool:
+    """Does a page carry what its timeline is drawn from?"""
+    text = page.read_text(encoding="utf-8")
+    return bool(text.partition('id="view">')[2].partition("<")[0])

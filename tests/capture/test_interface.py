@@ -9,8 +9,8 @@ import pytest
 torch = pytest.importorskip("torch", reason="captures need torch")
 
 import kinetoscope  # noqa: E402
-from kinetoscope.errors import InputError  # noqa: E402
-from tests.capture.support import own_problems  # noqa: E402
+from kinetoscope.errors import InputError, UsageError  # noqa: E402
+from tests.capture.support import draws_the_recording, own_problems  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -24,7 +24,8 @@ def _net() -> torch.nn.Module:
 
 def test_a_block_is_captured_and_shown(tmp_path: Path) -> None:
     net, x = _net(), torch.randn(8, 16)
-    with kinetoscope.profile(tmp_path / "r.json", budget_s=6) as p:
+    outputs = [tmp_path / name for name in ("r.json", "r.html", "t.json.gz")]
+    with kinetoscope.profile(outputs, budget_s=6) as p:
         while not p.done:
             net(x).sum().backward()
             p.step()
@@ -35,7 +36,19 @@ def test_a_block_is_captured_and_shown(tmp_path: Path) -> None:
     assert "Step" in str(p)
     assert "<div" in p._repr_html_()
     assert "<script" not in p._repr_html_()
-    assert (tmp_path / "r.json").exists()
+    assert all(path.exists() for path in outputs)
+    assert p.diagnosis.inputs[0].path == str(outputs[2])
+    assert draws_the_recording(outputs[1])
+
+
+@pytest.mark.parametrize(
+    ("name", "why"), [("r.pdf", "no format for the suffix '.pdf'"), ("no/r.json", "no folder")]
+)
+def test_an_output_that_cannot_be_written_is_no_surprise_at_the_end(
+    tmp_path: Path, name: str, why: str
+) -> None:
+    with pytest.raises(UsageError, match=why):
+        kinetoscope.profile(tmp_path / name)
 
 
 def test_a_loop_is_captured() -> None:

@@ -10,7 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.capture.support import TRAIN, capture, environment, own_problems
+from tests.capture.support import (
+    TRAIN,
+    capture,
+    draws_the_recording,
+    environment,
+    own_problems,
+)
 
 pytest.importorskip(
     "torch",
@@ -20,7 +26,9 @@ pytest.importorskip(
 
 
 def test_a_training_loop_is_recorded_and_measured(tmp_path: Path) -> None:
-    ran = capture(tmp_path, TRAIN, "60000", options=("--stop-after", "-o", "t.json.gz"))
+    ran = capture(
+        tmp_path, TRAIN, "60000", options=("--stop-after", "-o", "t.json.gz", "-o", "page.html")
+    )
     assert ran.code == 0
     assert ran.out == ""  # ended before it printed
     assert ran.result is not None
@@ -31,6 +39,7 @@ def test_a_training_loop_is_recorded_and_measured(tmp_path: Path) -> None:
     assert [w["name"] for w in found["windows"]] == ["light", "full"]
     assert ran.result["step"]["time_ns"] == found["baseline_ns"]
     assert ran.result["inputs"][0]["path"] == "t.json.gz"
+    assert draws_the_recording(tmp_path / "page.html")
     assert {"machine", "settings", "environment", "models", "optimizers"} <= set(found["facts"])
     assert found["facts"]["models"][0]["class"] == "Sequential"
     assert found["facts"]["optimizers"][0]["class"] == "SGD"

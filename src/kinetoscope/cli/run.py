@@ -32,7 +32,8 @@ Outputs: .json .md .html .txt are results, .json.gz is the recording itself.
     "outputs",
     metavar="FILE",
     multiple=True,
-    help="Write the result (.json, .md, .txt) or the recording (.json.gz) to FILE. Repeatable.",
+    help="Write the result (.html, .json, .md, .txt) or the recording (.json.gz) to FILE. "
+    "Repeatable.",
 )
 @click.option(
     "--budget",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from kinetoscope.capture.ranks import Place
     from kinetoscope.capture.running import Ending
     from kinetoscope.capture.session import Recording
+    from kinetoscope.engine import Examined
     from kinetoscope.metrics.hardware import Peaks
-    from kinetoscope.result import Diagnosis
 
 
 @dataclass
@@ -106,11 +106,12 @@ def _tell(traces: list[Path], place: Place, shown: Shown) -> None:
     from kinetoscope import profiling
     from kinetoscope.capture import gathering
 
-    result = profiling.diagnose_capture(traces, shown.root, device_peaks=shown.device_peaks)
     kept = {str(trace): trace.name for trace in traces}
     if shown.traces and not place.many:
         kept = {str(traces[0]): str(shown.traces[0])}
-    _show(profiling.renamed(result, kept), shown)
+    _show(
+        profiling.examine_capture(traces, kept, shown.root, device_peaks=shown.device_peaks), shown
+    )
     if place.many:
         gathering.clear(place)
 
@@ -139,7 +140,8 @@ def _nothing(recording: Recording) -> str:
     )
 
 
-def _show(result: Diagnosis, shown: Shown) -> None:
+def _show(found: Examined, shown: Shown) -> None:
+    from kinetoscope import profiling
     from kinetoscope.cli import output
     from kinetoscope.report import render
 
@@ -148,9 +150,12 @@ def _show(result: Diagnosis, shown: Shown) -> None:
         all_findings=shown.all_findings,
         verbose=shown.verbose,
     )
-    output.save(result, shown.results, options)
+    page = options
+    if output.view_wanted(shown.results, "terminal"):
+        page = replace(options, view=profiling.view_of(found))
+    output.save(found.diagnosis, shown.results, page)
     if not shown.quiet:
         encoding = sys.stderr.encoding or "ascii"
-        text = render(result, "terminal", options)
+        text = render(found.diagnosis, "terminal", options)
         sys.stderr.write(text.encode(encoding, "backslashreplace").decode(encoding))
         sys.stderr.flush()
