@@ -213,3 +213,25 @@ def _one_by_one(sizes: list[list[int]]) -> TraceBuilder:
 def test_samples_of_many_sizes_are_no_parameters(shift: int, fires: bool) -> None:
     sizes = [[32 + (7 * i + 5 * shift * step) % 40 for i in range(40)] for step in range(4)]
     assert _fires("FW507", _one_by_one(sizes)) is fires
+
+
+def test_loops_that_come_several_times_a_step_say_how_often() -> None:
+    """Two loops of 8 iterations of 100 us a step: 0.8 ms each but for the last gap."""
+    t = TraceBuilder()
+    for step in range(4):  # the marks begin with the second one: the first step's loops are outside
+        at = step * 10_000
+        if step:
+            t.step(at, 10_000)
+        t.python("train.py(5): pairs", at + 5, 9_900)
+        for first in (20, 4_000):
+            for i in range(8):
+                begin = at + first + 100 * i
+                t.op("aten::select", begin, 20, dims=[[64, 8], [], []], concrete=["", "0", str(i)])
+                t.op("aten::mul", begin + 30, 40, dims=[[8], [8]])
+            t.op("aten::stack", at + first + 900, 20)
+    hit = RULES["FW516"].run(Analysis(t.read())).hits[0]
+    told = {e.name: e.value for e in hit.evidence}
+    assert (told["iterations"], told["loops_per_step"]) == (8, 2)
+    assert told["loop_time"] == 2 * (7 * 100 + 70) * 1000
+    assert "8 iterations of select, mul, 2 times a step, 96.2 µs each" in hit.message
+    assert "1.54 ms a step (15 %)" in hit.message

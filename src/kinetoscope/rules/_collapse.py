@@ -12,7 +12,7 @@ import numpy.typing as npt
 from kinetoscope.analysis import Analysis
 from kinetoscope.metrics.cost import kernel_costs
 from kinetoscope.metrics.device_ops import DeviceOps, device_ops
-from kinetoscope.metrics.intervals import Coverage, Intervals, measure, subtract, union
+from kinetoscope.metrics.intervals import Coverage, Intervals, clip, measure, subtract, union
 from kinetoscope.metrics.loops import Loop
 from kinetoscope.replay import Change
 from kinetoscope.result import Gain, Location
@@ -70,8 +70,7 @@ def host_time(loops: Sequence[Loop]) -> Intervals:
 def host_share(analysis: Analysis, loops: Sequence[Loop]) -> float:
     """Host time of the loops as a share of the steady steps."""
     low, high = analysis.times.host_window
-    inside = Coverage(host_time(loops)).between(np.array([low]), np.array([high]))
-    return float(inside[0] / max(high - low, 1))
+    return measure(clip(host_time(loops), low, high)) / max(high - low, 1)
 
 
 def collapse_gain(analysis: Analysis, loops: Sequence[Loop], *, cell: bool = False) -> Gain:
@@ -271,5 +270,6 @@ def _frame_around(analysis: Analysis, loop: Loop) -> int:
 
 
 def per_step(analysis: Analysis, loops: Sequence[Loop]) -> int:
-    """Host time of the loops in one step, ns."""
-    return measure(host_time(loops)) // max(analysis.trace.steps.count, 1)
+    """Host time of the loops in one steady step, ns."""
+    inside = clip(host_time(loops), *analysis.times.host_window)
+    return measure(inside) // analysis.steps_on_host

@@ -123,14 +123,17 @@ def _hit(analysis: Analysis, loops: list[Loop], body: Body, share: float) -> Hit
     one = sum(loop.end - int(loop.starts[0]) for loop in loops) // repeated
     shown = ", ".join(dict.fromkeys(body.names))
     shown = shown if len(shown) <= 60 else shown[:57] + "..."
+    times = _times_a_step(analysis, loops)
+    often = f", {count(times)} times a step" if times > 1 else ""
     return Hit(
         message=(
-            f"A Python loop handles {what}: {count(repeats)} iterations of {shown}, "
+            f"A Python loop handles {what}: {count(repeats)} iterations of {shown}{often}, "
             f"{duration(one)} each on the host, {duration(spent)} a step "
             f"({percent(min(share, 1.0))})."
         ),
         evidence=(
             Evidence("iterations", repeats, "count"),
+            Evidence("loops_per_step", times, "count"),
             Evidence("loop_time", spent, "ns"),
             Evidence("iteration_time", int(one), "ns"),
             Evidence("operators_per_iteration", len(body.names), "count"),
@@ -141,6 +144,12 @@ def _hit(analysis: Analysis, loops: list[Loop], body: Body, share: float) -> Hit
         confidence=0.9 if body.slices else 0.7,
         claims=host_time(loops),
     )
+
+
+def _times_a_step(analysis: Analysis, loops: list[Loop]) -> int:
+    low, high = analysis.times.host_window
+    inside = sum(low <= int(loop.starts[0]) < high for loop in loops)
+    return max(round(inside / analysis.steps_on_host), 1)
 
 
 def _fix(body: Body) -> Fix:
