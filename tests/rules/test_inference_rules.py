@@ -294,3 +294,20 @@ def test_a_cache_leaves_the_first_round_and_reads_weights_in_the_others() -> Non
     after = 1_500 + 6 * 10 + 5 + 5 * (3.1 + 2.5)
     before = 6 * 1_515
     assert hit.gain.mid == pytest.approx(10_000 / (10_000 - before + after), rel=0.02)
+
+
+def test_work_between_two_copies_is_told_once() -> None:
+    """Scores come to the host, 7 ms of NumPy, and what it made of them goes back."""
+    t = TraceBuilder()
+    for request in range(4):
+        at = request * 10_000
+        t.step(at, 10_000)
+        t.kernel("conv", at + 100, 1_000, launch_at=at + 50)
+        t.op("aten::to", at + 150, 1_260)
+        t.copy("DtoH Pageable", 4 << 20, at + 1_100, 300, launch_at=at + 160, launch_dur=1_245)
+        t.python("serve.py(30): shortlist", at + 1_500, 7_400)
+        t.op("aten::to", at + 9_000, 40)
+        t.copy("HtoD Pageable", 1 << 20, at + 9_040, 90, launch_at=at + 9_010)
+        t.kernel("gemm", at + 9_200, 500, launch_at=at + 9_150)
+    (hit,) = run("IN612", t, step_us=10_000).hits
+    assert "results of each request from the device" in hit.message

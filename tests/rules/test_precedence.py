@@ -8,6 +8,7 @@ import numpy as np
 
 from kinetoscope.metrics.intervals import Intervals, union
 from kinetoscope.result import Gain
+from kinetoscope.result.finding import NO_GAIN
 from kinetoscope.rules.api import Hit, Outcome
 from kinetoscope.rules.precedence import apply_precedence
 from kinetoscope.rules.registry import all_rules
@@ -51,3 +52,11 @@ def test_what_is_in_place_already_promises_nothing() -> None:
 def test_a_finding_about_memory_has_no_gain_in_time() -> None:
     kept = replace(_fired("MM305", GRAPH, _between(0, 1)), hits=(Hit("grows", keep=True),))
     assert kept.record().gain is None
+
+
+def test_what_makes_some_steps_long_explains_why_they_vary() -> None:
+    """Checkpoints of 30 ms fill most of two long steps; a millisecond of one explains nothing."""
+    vary = _fired("PR908", NO_GAIN, _between(0, 70_000_000))
+    for written, status in ((60_000_000, "silent"), (1_000_000, "fired")):
+        checkpoints = _fired("FW529", GRAPH, _between(0, written))
+        assert apply_precedence([checkpoints, vary])[1].status == status

@@ -28,7 +28,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from kinetoscope.analysis import Analysis
-from kinetoscope.metrics.intervals import measure
+from kinetoscope.metrics.intervals import intersect, measure
 from kinetoscope.result import Evidence, Fix
 from kinetoscope.rules.api import Example, Hit, Options, Rule
 from kinetoscope.rules.data_loading._input import trains
@@ -48,6 +48,10 @@ if TYPE_CHECKING:
     from kinetoscope.testing import TraceBuilder
 
 
+_MOSTLY = 0.5
+"""Work before one copy that is to this part the work after another is told once."""
+
+
 class Thresholds(Options, frozen=True):
     """When preparing requests is worth a word."""
 
@@ -64,11 +68,18 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
     if trains(analysis):
         return
     before = preparation(analysis)
-    if _matters(analysis, before, options):
-        yield _preparing(analysis, before)
     after, copies = aftermath(analysis)
-    if _matters(analysis, after, options):
+    finishes = _matters(analysis, after, options)
+    if _matters(analysis, before, options) and not (finishes and _same_work(before, after)):
+        yield _preparing(analysis, before)
+    if finishes:
         yield _finishing(analysis, after, copies)
+
+
+def _same_work(before: Preparation, after: Preparation) -> bool:
+    """Do results come from the device, and go back after the host's work on them?"""
+    both = measure(intersect(before.exposed, after.exposed))
+    return both >= _MOSTLY * measure(before.exposed)
 
 
 def _matters(analysis: Analysis, found: Preparation, options: Thresholds) -> bool:

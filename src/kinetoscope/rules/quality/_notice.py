@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kinetoscope.metrics.intervals import Intervals, empty
 from kinetoscope.result import Evidence, Fix, Severity
 from kinetoscope.rules.api import Hit
 
@@ -15,6 +16,7 @@ def notice(
     evidence: tuple[Evidence, ...] = (),
     at_least: Severity = "info",
     confidence: float = 0.9,
+    claims: Intervals | None = None,
 ) -> Hit:
     """A hit that is reported although it promises no time."""
     return Hit(
@@ -24,4 +26,5 @@ def notice(
         confidence=confidence,
         at_least=at_least,
         keep=True,
+        claims=empty() if claims is None else claims,
     )

@@ -11,7 +11,8 @@ typical: sequence lengths, evaluation, checkpoints, waiting for input.
 Record more steps; keep inputs of equal size, or compare time per token or sample.
 
 ## Limits
-Three steps say little about variance.
+Three steps say little about variance. Where a finding explains most of the long steps, such as
+checkpoints, a new epoch's workers, compilation or garbage collection, this one is left out.
 """
 
 from __future__ import annotations
@@ -19,7 +20,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from kinetoscope.analysis import Analysis
+from kinetoscope.metrics.intervals import Intervals, union
 from kinetoscope.result import Evidence
 from kinetoscope.rules.api import Example, Hit, Options, Rule
 from kinetoscope.rules.quality._examples import healthy, launch
@@ -30,6 +34,10 @@ if TYPE_CHECKING:
     from kinetoscope.testing import TraceBuilder
 
 REFERENCE = "https://docs.pytorch.org/docs/stable/profiler.html"
+
+
+_LONG = 1.5
+"""Times the median length; such a step is not noise."""
 
 
 class Thresholds(Options, frozen=True):
@@ -50,11 +58,20 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
     yield notice(
         f"The steps vary by {percent(times.cv)} ({duration(int(periods.min()))} to "
         f"{duration(int(periods.max()))}).",
-        fix="Record more steps, with inputs of equal size, before judging small gains.",
+        fix="Record more steps before judging small gains.",
         snippet="schedule=torch.profiler.schedule(wait=1, warmup=3, active=20)",
         reference=REFERENCE,
         evidence=(Evidence("variation", round(times.cv, 4), "ratio", "derived"),),
+        claims=_long_steps(analysis),
     )
+
+
+def _long_steps(analysis: Analysis) -> Intervals:
+    """The steps that are longer than usual, on the host: what explains them explains the spread."""
+    edges = analysis.trace.steps.edges
+    length = np.diff(edges)
+    long = np.flatnonzero(length > _LONG * np.median(length)) if length.size else length
+    return union(edges[long], edges[long + 1])
 
 
 def _bad(t: TraceBuilder) -> None:
