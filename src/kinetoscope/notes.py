@@ -86,10 +86,6 @@ def _main_function(analysis: Analysis, gap: int) -> str:
     return f"in {name} for {duration(int(spent[main]))} of it"
 
 
-def _is_cut(analysis: Analysis) -> bool:
-    return any(damage.kind.startswith("truncated") for damage in analysis.trace.damage)
-
-
 def _given_step(analysis: Analysis) -> list[str]:
     """Contradictions between the step time that the user gave and the recording."""
     real = analysis.options.real_step_ns
@@ -152,7 +148,7 @@ def notes_for(analysis: Analysis, job: Job) -> tuple[str, ...]:
     notes.extend(_foreign(analysis))
     notes.extend(_given_step(analysis))
     notes.extend(_long_gap(analysis))
-    if _is_cut(analysis):
+    if analysis.trace.cut_off:
         notes.append(
             "The file ends in the middle of the recording: activity of the device may be missing, "
             "so nothing is said about its absence."

@@ -140,6 +140,11 @@ class Trace:
         rows = np.split(order, ends[:-1])
         return {kind: mine for kind, mine in enumerate(rows) if mine.size}
 
+    @property
+    def cut_off(self) -> bool:
+        """Whether the file ends before the recording does: what it lacks may have been recorded."""
+        return any(damage.kind.startswith("truncated") for damage in self.damage)
+
     @cached_property
     def sidecar(self) -> Sidecar | None:
         """What our own capture measured and wrote into the file; None for other recordings."""

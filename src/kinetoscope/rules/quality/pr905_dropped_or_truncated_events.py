@@ -17,11 +17,11 @@ A call that launches nothing by design counts as missing; up to 2 % are ignored.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from kinetoscope.analysis import Analysis
-from kinetoscope.result import Evidence
+from kinetoscope.result import Damage, Evidence
 from kinetoscope.rules.api import Example, Hit, Options, Rule
 from kinetoscope.rules.quality._examples import healthy, launch
 from kinetoscope.rules.quality._notice import notice
@@ -48,8 +48,7 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
     lost = [d for d in analysis.trace.damage if d.lossy]
     if lost:
         yield notice(
-            f"The file is damaged ({', '.join(d.kind.replace('_', ' ') for d in lost)}): "
-            f"{plural(sum(d.count for d in lost), 'event')} could not be read.",
+            _lost(lost),
             fix="Record again and let the profiler finish its file before the process ends.",
             reference=REFERENCE,
             at_least="low",
@@ -73,6 +72,16 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
         evidence=(Evidence("launches_with_events", round(coverage.ratio, 4), "ratio"),),
         at_least="low" if coverage.ratio >= options.complete else "high",
     )
+
+
+def _lost(damage: Sequence[Damage]) -> str:
+    """What is missing: of a file that is cut off, nobody knows how much."""
+    told = [d for d in damage if not d.kind.startswith("truncated")]
+    kinds = ", ".join(d.kind.replace("_", " ") for d in told)
+    number = plural(sum(d.count for d in told), "event")
+    broken = f"{number} could not be read ({kinds})." if told else ""
+    cut = "The file is cut off: what came after is lost." if len(told) < len(damage) else ""
+    return " ".join(part for part in (cut, broken) if part)
 
 
 def _bad(t: TraceBuilder) -> None:

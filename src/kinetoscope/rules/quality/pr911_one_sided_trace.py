@@ -43,6 +43,8 @@ class Thresholds(Options, frozen=True):
 def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
     """The recording has only its host half or only its device half."""
     coverage = analysis.coverage
+    if analysis.trace.cut_off and not coverage.events:
+        return  # device events are written last, so their absence says nothing
     level: Severity
     both = "activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]"
     if coverage.launches >= options.min_launches and coverage.events == 0:
@@ -54,8 +56,6 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
     elif coverage.events and not analysis.trace.tree.rows.size:
         message, level = "Only the device was recorded: why it waits cannot be told.", "medium"
         fix = "Record ProfilerActivity.CPU as well."
-    elif any(damage.kind.startswith("truncated") for damage in analysis.trace.damage):
-        return  # device events are written last, so their absence says nothing
     elif not coverage.events and not coverage.launches and analysis.trace.header.devices:
         message, level = "The machine has a device, but the recording shows no use of it.", "info"
         fix = "If the program should run there: move model and data, and record its activity."

@@ -1,0 +1,58 @@
+"""The rules about the recording itself: what is lost, and what nobody can know then."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+from kinetoscope.analysis import Analysis
+from kinetoscope.rules.api import Outcome
+from kinetoscope.rules.registry import all_rules
+from kinetoscope.testing import TraceBuilder
+from kinetoscope.trace.readers import read
+
+RULES = {rule.code: rule for rule in all_rules()}
+
+
+def _operators() -> TraceBuilder:
+    """Launches whose kernels, and step marks, would stand behind them in the file."""
+    t = TraceBuilder()
+    for i in range(400):
+        t.op("aten::mm", 10 * i, 8)
+        t.runtime("cudaLaunchKernel", 10 * i + 2, 3)
+    return t
+
+
+def _outcomes(path: Path) -> dict[str, Outcome]:
+    analysis = Analysis(read(path))
+    return {c: RULES[c].run(analysis) for c in ("PR902", "PR905", "PR906", "PR911")}
+
+
+def test_a_file_that_is_cut_off_is_told_as_that_alone(tmp_path: Path) -> None:
+    whole, cut = tmp_path / "whole.json", tmp_path / "cut.json.gz"
+    _operators().write(whole)
+    packed = gzip.compress(whole.read_bytes())
+    cut.write_bytes(packed[: len(packed) // 2])
+    found = _outcomes(cut)
+    assert [h.message for h in found["PR905"].hits] == [
+        "The file is cut off: what came after is lost."
+    ]
+    # Marks, stacks and kernels may have stood in what is lost.
+    assert {c for c, outcome in found.items() if outcome.hits} == {"PR905"}
+
+
+def test_a_whole_file_lacks_what_it_lacks(tmp_path: Path) -> None:
+    path = tmp_path / "trace.json"
+    _operators().write(path)
+    found = _outcomes(path)
+    assert {c for c, outcome in found.items() if outcome.hits} == {"PR902", "PR906", "PR911"}
+
+
+def test_events_that_could_not_be_read_are_counted(tmp_path: Path) -> None:
+    path = tmp_path / "trace.json"
+    _operators().write(path)
+    bad = b'{"ph": "X", "name": "x" "y": }'
+    head, events, rest = path.read_bytes().partition(b'"traceEvents": [')
+    path.write_bytes(head + events + bad + b", " + rest)
+    lost = _outcomes(path)["PR905"].hits
+    assert [h.message for h in lost] == ["1 event could not be read (broken event)."]
