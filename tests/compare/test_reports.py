@@ -13,7 +13,7 @@ from kinetoscope.report import RenderOptions
 from kinetoscope.report.comparison import COMPARISON_FORMATS, render
 from kinetoscope.result import Budget, schema
 from kinetoscope.result.comparison import Comparison
-from kinetoscope.result.profile import Cost
+from kinetoscope.result.profile import Cost, Recorded
 from tests import results
 from tests.compare.sides import MS, run
 
@@ -83,3 +83,21 @@ def test_what_is_gone_or_new_took_no_time_on_the_other_side() -> None:
     assert "| +5.00 ms | new | 5.00 ms | memory | copies |" in note
     for text in (page, note, render(comparison, "html")):
         assert "0 ns" not in text.replace("10 ns", "")
+
+
+def test_the_outcome_is_said_once_above_a_sentence() -> None:
+    """A badge or a heading says the word; the sentence in JSON stands alone and keeps it."""
+    found = compare(run(40), run(20, findings=()))
+    assert found.verdict.sentence.startswith("Faster: a step takes 50 % less time")
+    for form in ("terminal", "markdown"):
+        text = " ".join(render(found, form).split())
+        assert "Faster:" not in text
+        assert "A step takes 50 % less time" in text
+    assert render(compare(run(40), run(40)), "terminal").startswith(" NO DIFFERENCE  ")
+
+
+def test_lists_of_two_sides_do_not_run_together() -> None:
+    before = run(40, recorded=Recorded(operators=True, shapes=True, stacks=True))
+    after = run(40, recorded=Recorded(operators=True, shapes=True))
+    text = " ".join(render(compare(before, after), "terminal").split())
+    assert "options: shapes, stacks before; shapes after; times were corrected" in text

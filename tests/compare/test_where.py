@@ -84,3 +84,13 @@ def test_a_slower_program_keeps_no_promise() -> None:
     for after, kept in ((80, "less"), (39, "as_predicted")):
         found = compare(run(40, findings=(small,)), run(after, findings=()))
         assert found.predictions[0].kept == kept, after
+
+
+def test_noise_around_a_small_promise_proves_nothing() -> None:
+    """1.00x to 1.06x is promised; 0.5x to 33x came: that holds every answer."""
+    host = Recorded(operators=True, shapes=True)
+    small = msgspec.structs.replace(results.LOADER, gain=Gain(1.0, 1.03, 1.06, "replay"))
+    before = run(40, recorded=host, findings=(small,))
+    found = compare(before, run(10, recorded=host, findings=())).predictions[0]
+    assert found.achieved.low < 1.0
+    assert found.kept == "unknown"

@@ -104,6 +104,8 @@ def _kept(finding: FindingChange, achieved: Ratio) -> Kept:
         return "less"
     if achieved.low > finding.gain.high * (1 + _TOLERANCE):
         return "more"
-    if achieved.low <= 1.0 < finding.gain.low:
+    # The interval holds "no change" and more than the promise as well: it tells nothing.
+    wide = achieved.high > finding.gain.high * (1 + _TOLERANCE)
+    if achieved.low <= 1.0 and (wide or finding.gain.low > 1.0):
         return "unknown"
     return "as_predicted"

@@ -104,4 +104,4 @@ def _as_recorded(timing: Timing) -> str:
         if recorded >= 1
         else (f"{100 * (1 / recorded - 1):.1f} % more")
     )
-    return f"; as recorded, with the profiler's cost, {change}"
+    return f"; as recorded, profiler included, {change} time"

@@ -40,7 +40,7 @@ def _headline(comparison: Comparison) -> str:
     table = "\n".join(rows)
     return (
         f"## Kinetoscope: {words.OUTCOMES[verdict.outcome]}\n\n"
-        f"**{escape(verdict.sentence)}**\n\n{table}"
+        f"**{escape(words.after_badge(verdict))}**\n\n{table}"
     )
 
 

@@ -49,7 +49,7 @@ def _headline(page: Page, comparison: Comparison) -> None:
         f" {words.OUTCOMES[verdict.outcome].upper()} ",
         style=f"bold reverse {words.STYLES[verdict.outcome]}",
     )
-    sentence = Text(clean(verdict.sentence), style="bold")
+    sentence = Text(words.after_badge(verdict), style="bold")
     if page.narrow:
         page.whole(badge)
         page.prose(sentence)

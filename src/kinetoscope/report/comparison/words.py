@@ -11,6 +11,7 @@ from kinetoscope.result import Gain
 from kinetoscope.result.comparison import (
     Comparable,
     Comparison,
+    ComparisonVerdict,
     CostChange,
     Difference,
     FindingChange,
@@ -77,6 +78,14 @@ def paths(given: Side) -> str:
     return ", ".join(shown) + (f" and {more} more" if more else "")
 
 
+def after_badge(verdict: ComparisonVerdict) -> str:
+    """Return the sentence without the outcome, for where a badge or heading has just said it."""
+    sentence, said = clean(verdict.sentence), f"{OUTCOMES[verdict.outcome]}: "
+    if not sentence.lower().startswith(said):
+        return sentence
+    return sentence[len(said)].upper() + sentence[len(said) + 1 :]
+
+
 def likeness(comparable: Comparable) -> str:
     """Return how alike the programs are."""
     if comparable.similarity is None:
@@ -87,7 +96,8 @@ def likeness(comparable: Comparable) -> str:
 def difference(item: Difference) -> str:
     """Return one difference in a line."""
     effect = _EFFECTS[item.effect]
-    parts = [f"{item.what}: {clean(item.before)} before, {clean(item.after)} after"]
+    comma = ";" if "," in item.before + item.after else ","
+    parts = [f"{item.what}: {clean(item.before)} before{comma} {clean(item.after)} after"]
     note = ": ".join(part for part in (effect, clean(item.note)) if part)
     return "; ".join([*parts, note] if note else parts)
 
