@@ -104,3 +104,18 @@ def test_all_events_of_a_place_are_counted() -> None:
     twice = np.repeat(rows[:10], 2)  # each event in two pieces
     (place,) = locator.locations(twice, trace.column("dur_ns")[twice])
     assert place.count == 10
+
+
+def test_a_function_that_ran_before_the_recording_has_the_first_line_of_its_source(
+    tmp_path: Path,
+) -> None:
+    """Torch names it by the line that ran then; that line is no first line."""
+    (tmp_path / "train.py").write_text("@timed\ndef train():\n    a()\n    b()\n")
+    t = TraceBuilder()
+    t.python("train.py(4): train", 0, 100)
+    t.op("aten::mm", 12, 60)
+    trace = t.read()
+    rows = np.flatnonzero(trace.column("kind") == Kind.CPU_OP)
+    for root, line in ((tmp_path, 1), (None, 4)):
+        place = Locator(trace, root).locations(rows, trace.column("dur_ns")[rows])[0]
+        assert (place.file, place.line, place.exact) == ("train.py", line, False)

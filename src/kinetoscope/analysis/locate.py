@@ -191,15 +191,15 @@ class Locator:
         if frame is None:
             return None
         called = captured or self._guessed_line(frame, calls)
-        snippet = self._sources.line_of(frame, called or frame.line)
+        line = called or self._sources.first_line(frame)
         return Location(
             file=frame.file,
-            line=called or frame.line,
+            line=line,
             function=self._function(frame, rows),
             module=module,
             exact=called is not None,
             count=rows.size,
-            snippet=snippet,
+            snippet=self._sources.line_of(frame, line),
         )
 
     def _function(self, frame: Frame, rows: IntArray) -> str:

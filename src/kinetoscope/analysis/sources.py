@@ -63,6 +63,16 @@ class SourceTree:
         module = self._module(frame.file)
         return _function_at(module, frame) if module is not None else None
 
+    def first_line(self, frame: Frame) -> int:
+        """First line of a frame's function, by the source where that is at hand.
+
+        A frame that was already running when the recording began carries the line that ran then.
+        """
+        function = self.function(frame)
+        if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
+            return frame.line
+        return _first_line(function)
+
     def _module(self, file: str) -> ast.Module | None:
         if file not in self._modules:
             lines = self._lines(file)
@@ -139,12 +149,17 @@ def _function_at(module: ast.Module, frame: Frame) -> ast.AST | None:
             continue
         if node.name != frame.function:
             continue
-        first = min([node.lineno, *(d.lineno for d in node.decorator_list)])
+        first = _first_line(node)
         if frame.line in (first, node.lineno):
             return node
         if first <= frame.line <= (node.end_lineno or node.lineno):
             around = node
     return around
+
+
+def _first_line(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """The line that Python counts from: that of the first decorator, if there is one."""
+    return min([function.lineno, *(d.lineno for d in function.decorator_list)])
 
 
 def _calls(function: ast.AST) -> Iterator[ast.Call]:
