@@ -14,6 +14,7 @@ from kinetoscope.result import (
     Budget,
     DeviceTimeline,
     Evidence,
+    Fix,
     Gain,
     Limit,
     Location,
@@ -244,3 +245,20 @@ def test_a_budget_of_many_lines() -> None:
     assert "part 4" not in page
     everything = _page(diagnosis, width=80, verbose=True)
     assert all(f"part {n}" in everything for n in range(1, 6))
+
+
+def test_a_finding_that_asks_for_a_recording_is_no_change_to_make() -> None:
+    fix = Fix("Record all 8 ranks and analyze them together.", "kinetoscope analyze TRACES/")
+    finding = msgspec.structs.replace(results.LOADER, fix=fix)
+    text = " ".join(_page(results.diagnosis(findings=(finding,)), width=120).split())
+    assert "Next Record all 8 ranks and analyze them together. `kinetoscope rules DL101`" in text
+    assert "Change one thing" not in text
+    assert "then take" not in text.partition("Next ")[2]
+
+
+def test_a_recorded_time_that_reads_the_same_is_not_said_twice() -> None:
+    step = results.diagnosis().step
+    for recorded, shown in ((39_004_000, False), (41_000_000, True)):
+        close = msgspec.structs.replace(step, recorded_ns=recorded)
+        text = _page(results.diagnosis(step=close), width=120)
+        assert ("as recorded, with the profiler's cost" in text) is shown

@@ -82,8 +82,9 @@ def step_detail(step: StepTime) -> str:
         parts.append(_SOURCES[step.source])
     else:
         parts.append(f"{units.plural(step.count, 'step')} {_SOURCES[step.source]}")
-    if step.recorded_ns and step.recorded_ns != step.time_ns.mid:
-        parts.append(f"{units.duration(step.recorded_ns)} as recorded, with the profiler's cost")
+    recorded = units.duration(step.recorded_ns)
+    if step.recorded_ns and recorded != units.duration(step.time_ns.mid):
+        parts.append(f"{recorded} as recorded, with the profiler's cost")
     return "; ".join(parts)
 
 
@@ -322,6 +323,10 @@ def next_step(diagnosis: Diagnosis) -> str:
             + (more if skipped(diagnosis) else "")
         )
     first = todo[0]
+    if _asks_for_more(first):
+        return (
+            f"{clean(first.fix.summary)} `kinetoscope rules {clean(first.code)}` explains the rule."
+        )
     where = next((f" at {_short_place(at)}" for at in first.locations if at.file), "")
     expected = expected_step(diagnosis.step, first.gain)
     promise = f": a step should then take {expected}" if expected else ""
@@ -336,6 +341,11 @@ def _worth_doing(finding: Finding) -> bool:
     if finding.class_ == "quality" or finding.severity == "info":
         return False
     return units.is_gain(finding.gain.high) or finding.severity == "critical"
+
+
+def _asks_for_more(finding: Finding) -> bool:
+    """Is there nothing to change yet, but something to record and look at?"""
+    return (finding.fix.snippet or "").startswith("kinetoscope analyze")
 
 
 def _measured_by(finding: Finding) -> str:
