@@ -219,3 +219,36 @@ def test_a_finding_without_a_place_leads_to_idle_time_of_its_class(tmp_path: Pat
     (focus,) = viewdata.build(found.lead, found.ranks, (bare,)).focus
     assert focus.search == "waiting for the DataLoader"
     assert focus.end_ns - focus.start_ns > 200_000
+
+
+def test_what_was_not_recorded_has_no_column(tmp_path: Path) -> None:
+    """Without device activity nothing is known of the device; a 0 would be a claim."""
+    t = TraceBuilder()
+    for at in (0, 1000, 2000):
+        t.step(at, 1000)
+        t.module("Linear_0", at + 10, 500).op("aten::mm", at + 20, 400)
+    found = recordings.examined(t, tmp_path)
+    page = viewdata.build(found.lead, found.ranks, found.diagnosis.findings)
+    titles = [column.title for column in _table(page, "operators").columns]
+    assert titles == ["operator", "calls", "host own", "host all", "share"]
+    assert _table(page, "operators").rows == (("aten::mm", 1.0, 400_000, 400_000, 1.0),)
+    titles = [column.title for column in _table(page, "modules").columns]
+    assert titles == ["module", "calls", "host", "share"]
+
+
+def test_the_threads_of_the_capture_are_not_shown(tmp_path: Path) -> None:
+    t = TraceBuilder()
+    for at in (0, 1000, 2000):
+        t.step(at, 1000)
+        t.op("aten::mm", at + 20, 400)
+    t.python("threading.py(1002): _bootstrap", 0, 2_990, tid=77)
+    t.python("kinetoscope/capture/watcher.py(60): _work", 1, 2_980, tid=77)
+    t.python("train.py(9): beside", 0, 2_990, tid=78)
+    found = recordings.examined(t, tmp_path)
+    page = viewdata.build(found.lead, found.ranks, found.diagnosis.findings)
+    assert page.timeline is not None
+    assert page.flame is not None
+    assert "thread 77" not in {lane.label for lane in page.timeline.lanes}
+    assert len([lane for lane in page.timeline.lanes if lane.kind == "host"]) == 2
+    # 3 ms of the steps' thread and 2.99 ms of the other one, nothing of ours.
+    assert int(unpack(page.flame.host_ns).sum()) <= 6_000_000

@@ -126,16 +126,17 @@ function holders(curve: MemoryCurve): HTMLElement {
 
 /** The steps as a table. */
 export function stepTable(steps: StepRow[]): Table {
+  const device = steps.some((s) => s.device_ns); // not recorded is not 0
   return {
     id: "steps", title: "Steps", levels: null, note: "", missing: "",
     columns: [
       { title: "step", unit: "count", meaning: "Number of the step in the recording." },
       { title: "start", unit: "ns", meaning: "Start, from the beginning of the recording." },
       { title: "length", unit: "ns", meaning: "Distance to the next step's mark on the host, as recorded." },
-      { title: "device work", unit: "ns", meaning: "Summed length of kernels and copies that the step launched." },
+      ...(device ? [{ title: "device work", unit: "ns", meaning: "Summed length of kernels and copies that the step launched." } as const] : []),
       { title: "steady", unit: "text", meaning: "Whether the budget speaks of this step; a long first one does not count." },
     ],
-    rows: steps.map((s) => [s.index, s.start_ns, s.host_ns, s.device_ns, s.steady ? "yes" : "no"]),
+    rows: steps.map((s) => [s.index, s.start_ns, s.host_ns, ...(device ? [s.device_ns] : []), s.steady ? "yes" : "no"]),
   };
 }
 

@@ -130,7 +130,10 @@ export class DifferenceView extends FlameStage {
     const moved = `${change(after - before)}, ${fate || changeShare(before, after)}`;
     const ofStep = step ? `; ${change(after - before)[0]}${percent(Math.abs(after - before) / step)} of the step before` : "";
     const calls = CALLS.map((i) => (sums[i] / 100).toLocaleString("en-US", { maximumFractionDigits: 1 }));
-    const label = `${name.text}: ${duration(before)} before, ${duration(after)} after, a step (${moved}${clear ? ofStep : "; within noise"}). `
+    const times = fate === "added" ? `not there before, ${duration(after)} a step after`
+      : fate === "gone" ? `${duration(before)} a step before, not there after`
+        : `${duration(before)} before, ${duration(after)} after, a step`;
+    const label = `${name.text}: ${times} (${moved}${clear ? ofStep : "; within noise"}). `
       + `Calls a step, with those below: ${calls[0]} before, ${calls[1]} after. ${kindWord(name.kind)}`;
     const sign = clear ? `${after < before ? "▼" : "▲"} ` : "";
     const text = `${sign}${frameText(name)}${clear ? `  ${moved}` : ""}`;

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
+
 from kinetoscope.analysis import Analysis
 from kinetoscope.result import Finding
-from kinetoscope.result.view import VIEW_VERSION, View
+from kinetoscope.result.view import VIEW_VERSION, Table, View
 from kinetoscope.viewdata import (
     charts,
     facts,
@@ -50,9 +52,9 @@ def build(
         timeline=timeline.timeline(lead, ranks, most=most_boxes),
         flame=flame.flame(lead),
         tables=(
-            tables.operators(lead),
+            _known(lead, tables.operators(lead)),
             tables.kernels(lead),
-            tables.modules(lead),
+            _known(lead, tables.modules(lead)),
             path.critical_path_table(lead),
             traffic.copies(lead),
             traffic.collectives_table(lead),
@@ -66,4 +68,16 @@ def build(
         queue=charts.queue(lead, origin),
         focus=focus.focuses(findings, lead, {lead.rank: origin}),
         facts=facts.facts(lead),
+    )
+
+
+def _known(analysis: Analysis, table: Table) -> Table:
+    """The table without the columns of the device where none was recorded: that is not 0."""
+    if analysis.device is not None:
+        return table
+    kept = [i for i, column in enumerate(table.columns) if not column.title.startswith("device")]
+    return msgspec.structs.replace(
+        table,
+        columns=tuple(table.columns[i] for i in kept),
+        rows=tuple(tuple(row[i] for i in kept) for row in table.rows),
     )

@@ -13,6 +13,7 @@ from kinetoscope.trace.trace import IntArray
 from kinetoscope.viewdata.depth import depths
 from kinetoscope.viewdata.idle import gap_starts, idle_pieces
 from kinetoscope.viewdata.names import NamePool
+from kinetoscope.viewdata.own_threads import own_threads
 from kinetoscope.viewdata.pack import pack
 
 SMALLEST = 0.0004
@@ -51,9 +52,10 @@ def flame(analysis: Analysis) -> Flame | None:
     low, high = analysis.times.host_window
     segments = tree.segments
     length = np.minimum(segments.end, high) - np.maximum(segments.start, low)
-    inside = length > 0
+    theirs = ~own_threads(analysis.trace)
+    inside = (length > 0) & theirs[segments.thread]
     paths.count(of_node[tree.node_of[segments.row[inside]]], 0, length[inside])
-    starts = (tree.start >= low) & (tree.start < high)
+    starts = (tree.start >= low) & (tree.start < high) & theirs[tree.thread]
     paths.count(of_node[starts], 2, np.ones(int(starts.sum()), dtype=np.int64))
     _device(analysis, pool, paths, of_node)
     _idle(analysis, pool, paths, of_node)

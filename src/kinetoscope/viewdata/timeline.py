@@ -18,6 +18,7 @@ from kinetoscope.viewdata.depth import depths
 from kinetoscope.viewdata.details import Details
 from kinetoscope.viewdata.idle import idle_stretches
 from kinetoscope.viewdata.names import NamePool
+from kinetoscope.viewdata.own_threads import own_threads
 from kinetoscope.viewdata.pack import pack
 
 MOST_BOXES = 500_000
@@ -239,6 +240,7 @@ def _lanes(analysis: Analysis, idle: bool) -> tuple[list[_LaneInfo], IntArray, i
         for i in streams[:MOST_THREADS]
     ]
     main = trace.steps.thread
+    count[own_threads(trace)[: count.size]] = 0
     hosts = sorted((i for i in np.flatnonzero(count)), key=lambda i: (i != main, -count[i]))
     infos += [
         _LaneInfo("host", rank, *_thread(trace.threads[i], main=bool(i == main)), int(i))
