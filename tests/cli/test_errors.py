@@ -30,8 +30,9 @@ def saved(tmp_path: Path) -> Path:
     ("words", "code", "message", "hint"),
     [
         (["analyse", "x"], 2, "analyse is not a command", "Did you mean `kinetoscope analyze`"),
-        (["frobnicate"], 2, "No such command 'frobnicate'", "--help"),
+        (["frobnicate"], 2, "frobnicate is not a command", "--help"),
         (["trace.json.gz"], 2, "trace.json.gz is not a command", "analyze trace.json.gz"),
+        (["train.py"], 2, "train.py is not a command", "run train.py"),
         (["analyze"], 2, "Missing argument 'PATH...'", "analyze --help"),
         (["analyze", "x", "--what"], 2, "No such option", "analyze --help"),
         (["analyze", "x", "--fail-on", "dire"], 2, "'dire' is not one of", "analyze --help"),

@@ -47,20 +47,10 @@ class _LazyGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Point a forgotten command out: a trace in the place of a command."""
         name = args[0]
-        if name not in COMMANDS and (name.endswith((".json", ".gz")) or "/" in name):
+        if name not in COMMANDS and not name.startswith("-"):
             from kinetoscope.errors import UsageError
 
-            raise UsageError(
-                f"{name} is not a command",
-                hint=f"Did you mean `kinetoscope analyze {name}`?",
-            )
-        close = get_close_matches(name, COMMANDS, n=1)
-        if name not in COMMANDS and close:
-            from kinetoscope.errors import UsageError
-
-            raise UsageError(
-                f"{name} is not a command", hint=f"Did you mean `kinetoscope {close[0]}`?"
-            )
+            raise UsageError(f"{name} is not a command", hint=_meant(name))
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -90,3 +80,17 @@ Start with:
 @click.version_option(__version__, prog_name="kinetoscope")
 def GROUP() -> None:  # noqa: N802 - a value, made by a decorator
     """Says why a PyTorch program is slow: the line to blame, the change, and what it gains."""
+
+
+def _meant(name: str) -> str:
+    """What was probably meant by something in the place of a command."""
+    close = get_close_matches(name, COMMANDS, n=1)
+    if name.endswith(".py"):
+        guess = f"run {name}"
+    elif name.endswith((".json", ".gz")) or "/" in name:
+        guess = f"analyze {name}"
+    elif close:
+        guess = close[0]
+    else:
+        return "`kinetoscope --help` lists the commands."
+    return f"Did you mean `kinetoscope {guess}`?"
