@@ -16,7 +16,7 @@ import msgspec
 
 from kinetoscope.compare import CompareOptions, compare
 from kinetoscope.engine import DiagnoseOptions, Examined, examine
-from kinetoscope.errors import InputError, InputNotFoundError, ResultError
+from kinetoscope.errors import InputError, InputNotFoundError, ResultError, UsageError
 from kinetoscope.result import Diagnosis
 from kinetoscope.result.comparison import Comparison
 from kinetoscope.result.saved import decode
@@ -65,18 +65,29 @@ def load_side(
 
     Raises:
         InputError: a path cannot be read, or a folder holds no run.
+        UsageError: a real step time for what is diagnosed already.
     """
     given = [paths] if isinstance(paths, str | Path) else list(paths)
     if not given:
         raise InputNotFoundError("No input given.", "Name a trace, a saved result or a folder.")
 
+    diagnosed = 0
+
     def run(files: Sequence[Path]) -> Diagnosis:
+        nonlocal diagnosed
         found = examine(files, options=options, progress=progress)
+        diagnosed += 1
         if seen is not None:
             seen(found)
         return found.diagnosis
 
-    return [result for path in given for result in _load(Path(path), run)]
+    runs = [result for path in given for result in _load(Path(path), run)]
+    if options is not None and options.real_step_ms is not None and diagnosed < len(runs):
+        raise UsageError(
+            f"the step time of {given[0]} is settled: it is a saved result",
+            hint="Give the traces; or save them again: `kinetoscope analyze --real-step-ms X`.",
+        )
+    return runs
 
 
 _Run = Callable[[Sequence[Path]], Diagnosis]

@@ -98,6 +98,23 @@ def test_ranks_and_runs_are_told_apart(tmp_path: Path) -> None:
     assert len(load_side(named)) == 1
 
 
+def test_a_saved_result_takes_no_other_step_time(tmp_path: Path, capsys: Capture) -> None:
+    """It would change nothing, silently."""
+    one = str(save(tmp_path / "a.json", 40))
+    assert run(["compare", one, one, "--real-step-ms", "20", "10"]) == 2
+    assert "it is a saved result" in capsys.readouterr().err
+
+
+def test_a_share_of_several_hundred_percent_is_probably_meant_in_percent(
+    tmp_path: Path, capsys: Capture
+) -> None:
+    one = str(save(tmp_path / "a.json", 40))
+    assert run(["compare", one, one, "--margin", "5"]) == 2
+    assert "'5' is 500 %: did you mean 5%?" in capsys.readouterr().err
+    assert run(["compare", one, one, "--margin", "5%"]) == 0
+    capsys.readouterr()
+
+
 def test_more_than_two_paths_show_the_scaling(tmp_path: Path, capsys: Capture) -> None:
     paths = [str(save(tmp_path / f"{n}.json", 40 + 2 * n, ranks=n)) for n in (1, 2, 4)]
     assert run(["compare", *paths]) == 0

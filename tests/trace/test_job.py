@@ -73,6 +73,15 @@ def test_one_file_keeps_that_it_has_no_rank(tmp_path: Path) -> None:
     assert open_paths([path]).traces[0].header.rank is None
 
 
+def test_files_that_name_no_rank_are_told_to_be_taken_as_ranks(tmp_path: Path) -> None:
+    """`analyze before.json after.json` is a likely mistake."""
+    for names, told in ((("before", "after"), True), (("rank0", "rank1"), False)):
+        paths = [TraceBuilder().step(1, 5).write(tmp_path / f"{name}.json") for name in names]
+        job = open_paths(paths)
+        assert [t.header.rank for t in job.traces] == [0, 1]
+        assert any("belong to `kinetoscope compare`" in note for note in job.notes) is told
+
+
 def test_nothing_usable(tmp_path: Path) -> None:
     with pytest.raises(FormatError, match="no profiler trace"):
         open_paths([tmp_path])

@@ -43,6 +43,8 @@ class Share(click.ParamType[float] if TYPE_CHECKING else click.ParamType):  # ty
             number = -1.0
         if not 0 <= number < 10:
             self.fail(f"{value!r} is not a share such as 3% or 0.03", param, ctx)
+        if number >= 1 and not text.endswith("%"):
+            self.fail(f"{value!r} is {100 * number:g} %: did you mean {text}%?", param, ctx)
         return number
 
 

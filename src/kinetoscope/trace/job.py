@@ -70,7 +70,14 @@ def open_paths(paths: Sequence[Path], *, progress: Progress | None = None) -> Jo
     parts = [split_ranks(trace) for trace in traces]
     ranks = [rank for part, _ in parts for rank in part]
     notes = tuple(note for _, note in parts if note)
-    return Job(_by_rank(_one_a_rank(ranks, skipped)), tuple(skipped), notes)
+    numbered, unnumbered = _by_rank(_one_a_rank(ranks, skipped))
+    return Job(numbered, tuple(skipped), notes + unnumbered)
+
+
+_UNNUMBERED = (
+    "Neither the files nor their names say which rank they are of: they are taken as the ranks of "
+    "one job. Runs before and after a change belong to `kinetoscope compare`."
+)
 
 
 def _one_a_rank(traces: list[Trace], skipped: list[tuple[str, str]]) -> list[Trace]:
@@ -145,19 +152,26 @@ def rank_from_name(name: str) -> int | None:
     return None
 
 
-def _by_rank(traces: Sequence[Trace]) -> tuple[Trace, ...]:
-    """Ranks from the headers, else from the file names, else the position; all distinct."""
+def _by_rank(traces: Sequence[Trace]) -> tuple[tuple[Trace, ...], tuple[str, ...]]:
+    """The traces, each with a rank of its own, and what to say when that is only its position."""
     if len(traces) == 1:
-        return tuple(traces)
-    ranks = [t.header.rank for t in traces]
-    if None in ranks or len(set(ranks)) < len(ranks):
-        named = [rank_from_name(Path(t.path).name) for t in traces]
-        merged = [r if r is not None else n for r, n in zip(ranks, named, strict=True)]
-        ranks = merged if None not in merged and len(set(merged)) == len(merged) else named
-    if None in ranks or len(set(ranks)) < len(ranks):
-        ranks = list(range(len(traces)))
+        return tuple(traces), ()
+    ranks = _told_ranks(traces)
     numbered = [
         t if t.header.rank == r else replace(t, header=replace(t.header, rank=r))
-        for t, r in zip(traces, ranks, strict=True)
+        for t, r in zip(traces, ranks or range(len(traces)), strict=True)
     ]
-    return tuple(sorted(numbered, key=lambda t: t.header.rank or 0))
+    notes = () if ranks else (_UNNUMBERED,)
+    return tuple(sorted(numbered, key=lambda t: t.header.rank or 0)), notes
+
+
+def _told_ranks(traces: Sequence[Trace]) -> list[int]:
+    """Ranks from the headers, else from the file names, all distinct; []: neither tells them."""
+    headers = [t.header.rank for t in traces]
+    names = [rank_from_name(Path(t.path).name) for t in traces]
+    merged = [r if r is not None else n for r, n in zip(headers, names, strict=True)]
+    for ranks in (headers, merged, names):
+        known = [r for r in ranks if r is not None]
+        if len(set(known)) == len(traces):
+            return known
+    return []
