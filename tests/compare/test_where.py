@@ -5,6 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from kinetoscope.compare import compare
+from kinetoscope.compare.where import _TOLD_BY_STACKS
+from kinetoscope.metrics.budget import IDLE_LINES
 from kinetoscope.result import Budget, Gain
 from kinetoscope.result.profile import Cost, Recorded
 from tests import results
@@ -94,3 +96,31 @@ def test_noise_around_a_small_promise_proves_nothing() -> None:
     found = compare(before, run(10, recorded=host, findings=())).predictions[0]
     assert found.achieved.low < 1.0
     assert found.kept == "unknown"
+
+
+def test_time_that_only_stacks_name_did_not_change_without_them() -> None:
+    """4 + 2 + 1 ms with stacks; 6 ms in one line without: 1 ms less, not 4 gone and 5 new."""
+    with_stacks = (
+        Budget("framework", "Python code", 4 * MS, 0.1),
+        Budget("framework", "autograd engine", 2 * MS, 0.05),
+        Budget("framework", "host code that was not recorded", 1 * MS, 0.025),
+        Budget("framework", "operators on the host", 33 * MS, 0.825),
+    )
+    without = (
+        Budget("framework", "host code that was not recorded", 6 * MS, 0.15),
+        Budget("framework", "operators on the host", 34 * MS, 0.85),
+    )
+    stacks = Recorded(operators=True, stacks=True)
+    before = run(40, budget=with_stacks, recorded=stacks)
+    found = compare(before, run(40, budget=without, recorded=Recorded(operators=True)))
+    assert {(row.label, row.change_ns) for row in found.budget} == {
+        ("host code outside operators", -1 * MS),
+        ("operators on the host", 1 * MS),
+    }
+    same = compare(before, run(40, budget=without, recorded=stacks))
+    assert len(same.budget) == 4
+
+
+def test_lines_that_stacks_tell_apart_are_lines_of_the_budget() -> None:
+    known = {label for _, label in IDLE_LINES.values()}
+    assert set(_TOLD_BY_STACKS) <= known

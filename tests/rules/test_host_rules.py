@@ -286,3 +286,17 @@ def test_odd_recordings_are_answered(code: str, build: str) -> None:
     else:
         t.annotation("nothing", 0, 1)
     assert _run(code, t).status in ("silent", "skipped")
+
+
+def test_python_takes_no_more_of_a_step_than_there_is() -> None:
+    """9 ms of Python in recorded steps of 10 ms, whose time without the profiler was 5 ms."""
+    t = TraceBuilder()
+    for step in range(4):
+        at = step * 10_000.0
+        t.step(at, 10_000)
+        t.python("serve.py(10): load", at + 5, 9_000)
+        t.op("aten::mm", at + 9_010, 900)
+    hit = _rule("FW517").run(Analysis(t.read(), AnalysisOptions(real_step_ns=5_000_000))).hits[0]
+    told = {e.name: e.value for e in hit.evidence}
+    assert told["python_time_recorded"] >= 9_000_000
+    assert told["python_time"] <= 5_000_000

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from kinetoscope.result import Budget, Diagnosis
+from kinetoscope.result import Diagnosis
 from kinetoscope.result.comparison import BudgetChange, Change, CostChange
 from kinetoscope.result.difference import LEAST_HOST_NOISE, LEAST_NOISE, SMALLEST
 from kinetoscope.result.profile import Cost, CostKind, Profile
@@ -19,11 +19,21 @@ _NOISE = 2.0
 """Standard errors that a change must pass."""
 
 
+_TOLD_BY_STACKS = ("Python code", "autograd engine", "host code that was not recorded")
+"""Lines that only Python stacks tell apart."""
+_OUTSIDE_OPERATORS = "host code outside operators"
+
+
 def budget_changes(
     before: Sequence[Diagnosis], after: Sequence[Diagnosis]
 ) -> tuple[BudgetChange, ...]:
-    """Return the budget lines of both sides, largest change first."""
-    a, b = _budget_means(before), _budget_means(after)
+    """Return the budget lines of both sides, largest change first.
+
+    Where one side has no stacks, the lines that they tell apart are one line on both: time that is
+    only named otherwise did not change.
+    """
+    joined = _TOLD_BY_STACKS if _one_sided_stacks(before, after) else ()
+    a, b = _budget_means(before, joined), _budget_means(after, joined)
     step = max(_mean_step(before), _mean_step(after))
     rows = []
     for key in dict.fromkeys([*a, *b]):
@@ -50,13 +60,21 @@ def budget_changes(
 _Key = tuple[BudgetClass, str]
 
 
-def _budget_means(runs: Sequence[Diagnosis]) -> dict[_Key, tuple[float, float]]:
+def _one_sided_stacks(before: Sequence[Diagnosis], after: Sequence[Diagnosis]) -> bool:
+    known = [p.recorded.stacks for run in (*before, *after) if (p := run.profile) is not None]
+    return len(set(known)) > 1
+
+
+def _budget_means(
+    runs: Sequence[Diagnosis], joined: Sequence[str]
+) -> dict[_Key, tuple[float, float]]:
     """(class, label) -> mean and standard error over the runs; missing lines count as zero."""
     values: dict[_Key, list[int]] = defaultdict(list)
     for run in runs:
         lines: dict[_Key, int] = defaultdict(int)
         for line in run.budget:
-            lines[_key(line)] += line.ns
+            label = _OUTSIDE_OPERATORS if line.label in joined else line.label
+            lines[line.class_, label] += line.ns
         for key, ns in lines.items():
             values[key].append(ns)
     size = len(runs)
@@ -67,10 +85,6 @@ def _budget_means(runs: Sequence[Diagnosis]) -> dict[_Key, tuple[float, float]]:
         spread = math.sqrt(sum((v - mean) ** 2 for v in padded) / max(size - 1, 1))
         result[key] = (mean, spread / math.sqrt(size))
     return result
-
-
-def _key(line: Budget) -> _Key:
-    return line.class_, line.label
 
 
 def _mean_step(runs: Sequence[Diagnosis]) -> float:

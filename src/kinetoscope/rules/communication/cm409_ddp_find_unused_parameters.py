@@ -126,6 +126,7 @@ RULE = Rule(
     check=check,
     options=Thresholds(),
     evidence="E",
+    remedies=("ddp-no-unused-search",),
     references=("https://docs.pytorch.org/docs/stable/notes/ddp.html",),
     examples=(
         Example("1.5 ms of search while the device waits, in each step", _searches, True),

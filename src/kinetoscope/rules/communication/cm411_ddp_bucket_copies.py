@@ -126,6 +126,7 @@ RULE = Rule(
     options=Thresholds(),
     needs=frozenset({"ops"}),
     evidence="E",
+    remedies=("ddp-bucket-view",),
     references=("https://docs.pytorch.org/docs/stable/notes/ddp.html",),
     examples=(
         Example("50 copies back, one by one, while the device waits", _many, True),

@@ -154,6 +154,7 @@ RULE = Rule(
     options=Thresholds(),
     needs=frozenset({"ops"}),
     evidence="E",
+    remedies=("zero-grad",),
     references=(
         "https://docs.pytorch.org/docs/stable/generated/torch.optim.Optimizer.zero_grad.html",
         "https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html",

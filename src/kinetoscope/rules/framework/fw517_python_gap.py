@@ -85,7 +85,7 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
         return
     long = _own(analysis, options)
     net = _net(analysis, long)
-    per_step = net // analysis.steps_on_host
+    per_step = min(net // analysis.steps_on_host, analysis.step_time.mid)
     if per_step < options.min_share * analysis.step_time.mid:
         return
     seen = clip(long, *analysis.window)
