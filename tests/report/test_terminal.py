@@ -262,3 +262,11 @@ def test_a_recorded_time_that_reads_the_same_is_not_said_twice() -> None:
         close = msgspec.structs.replace(step, recorded_ns=recorded)
         text = _page(results.diagnosis(step=close), width=120)
         assert ("as recorded, with the profiler's cost" in text) is shown
+
+
+@pytest.mark.parametrize("width", [60, 80])
+def test_a_long_path_stays_in_one_piece(width: int) -> None:
+    path = "/data/team/experiments/vision/2026-11-30/worker0.1623143089861.pt.trace.json.gz"
+    info = msgspec.structs.replace(results.diagnosis().inputs[0], path=path)
+    lines = _page(results.diagnosis(inputs=(info,)), width=width).splitlines()
+    assert lines[:2] == [path, "  621,135 events · NVIDIA H200 · torch 2.11.0"]

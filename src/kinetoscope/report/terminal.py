@@ -42,10 +42,21 @@ def render(diagnosis: Diagnosis, options: RenderOptions) -> str:
     return text if options.unicode else to_ascii(text)
 
 
+def _input(page: Page, line: str) -> None:
+    """One input; a path that would be broken, and could not be copied, has a line of its own."""
+    path, dot, rest = line.partition(" · ")
+    if cell_len(line) <= page.measure or cell_len(path) <= page.measure // 2:
+        page.prose(line, style="dim")
+        return
+    page.whole(Text(path, style="dim"))
+    if dot:
+        page.prose(rest, indent=2, style="dim")
+
+
 def _headline(page: Page, diagnosis: Diagnosis) -> None:
     verdict = diagnosis.verdict
     for line in phrases.inputs(diagnosis.inputs):
-        page.prose(line, style="dim")
+        _input(page, line)
     page.blank()
     name = phrases.CLASSES[verdict.bottleneck]
     color = "green" if verdict.healthy else CLASS_STYLES[verdict.bottleneck]
