@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kinetoscope.analysis.locate import Locator, _chosen
-from kinetoscope.analysis.one_place import add_place
+from kinetoscope.analysis.heavy_rows import heavy_rows
+from kinetoscope.analysis.locate import Locator
+from kinetoscope.analysis.one_place import add_place, without_vague
 from kinetoscope.result import Location
 from kinetoscope.testing import TraceBuilder
 from kinetoscope.trace.kinds import Kind
@@ -81,7 +82,7 @@ def test_many_small_rows_outweigh_a_few_large_ones() -> None:
     # Function 3: 9,000 rows of 2 ns = 18,000. Function 7: 10 rows of 1,000 ns = 10,000.
     name = np.repeat(np.array([3, 7], dtype=np.int64), [9000, 10])
     weights = np.where(name == 3, 2, 1000)
-    some, scaled, many = _chosen(np.arange(9010), name, weights)
+    some, scaled, many = heavy_rows(np.arange(9010), name, weights)
     chosen = np.array(some)
     assert chosen.size < 1000
     assert scaled[chosen][name[chosen] == 3].sum() == 18_000
@@ -116,6 +117,57 @@ def test_a_function_that_ran_before_the_recording_has_the_first_line_of_its_sour
     t.op("aten::mm", 12, 60)
     trace = t.read()
     rows = np.flatnonzero(trace.column("kind") == Kind.CPU_OP)
-    for root, line in ((tmp_path, 1), (None, 4)):
+    for root, line in ((tmp_path, 1), (None, None)):
         place = Locator(trace, root).locations(rows, trace.column("dur_ns")[rows])[0]
         assert (place.file, place.line, place.exact) == ("train.py", line, False)
+
+
+SOURCE = """import torch
+
+def main():
+    for step in range(10):
+        work()
+        work()
+        profiler.step()
+"""
+
+
+def _place_in_a_running_loop(root: Path | None) -> Location:
+    """The loop stood at its last line when the recording began; `work` is called inside of it."""
+    t = TraceBuilder()
+    t.python("train.py(7): main", 0, 10_000)
+    t.python("train.py(20): work", 5_000, 400)
+    for i in range(100):
+        t.op("aten::item", 100 + 40 * i, 20)
+    trace = t.read()
+    rows = np.flatnonzero(trace.column("kind") == Kind.CPU_OP)
+    return Locator(trace, root).locations(rows, trace.column("dur_ns")[rows])[0]
+
+
+def test_the_line_of_a_running_function_is_not_its_first() -> None:
+    place = _place_in_a_running_loop(None)
+    assert (place.file, place.line, place.function) == ("train.py", None, "main")
+
+
+def test_the_first_line_of_a_running_function_is_in_the_source(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(SOURCE)
+    place = _place_in_a_running_loop(tmp_path)
+    assert (place.line, place.snippet, place.exact) == (3, "def main():", False)
+
+
+def test_a_function_that_is_called_keeps_its_first_line() -> None:
+    t = TraceBuilder()
+    t.python("train.py(7): main", 0, 10_000)
+    t.python("train.py(20): work", 5_000, 400)
+    t.op("aten::item", 5_100, 200)
+    trace = t.read()
+    rows = np.flatnonzero(trace.column("kind") == Kind.CPU_OP)
+    place = Locator(trace).locations(rows, trace.column("dur_ns")[rows])[0]
+    assert (place.line, place.function) == (20, "work")
+
+
+def test_a_function_of_unknown_line_is_left_out_where_its_lines_are_known() -> None:
+    known = Location("train.py", 4, "main", None, True, 3, None)
+    vague = Location("train.py", None, "main", None, False, 1, None)
+    other = Location("train.py", None, "work", None, False, 1, None)
+    assert without_vague([vague, known, other]) == (known, other)

@@ -16,8 +16,10 @@ import numpy as np
 import numpy.typing as npt
 from msgspec.structs import replace
 
-from kinetoscope.analysis.one_place import add_place
+from kinetoscope.analysis.heavy_rows import heavy_rows
+from kinetoscope.analysis.one_place import add_place, without_vague
 from kinetoscope.analysis.recorded_lines import RecordedLines
+from kinetoscope.analysis.running_frames import running_frames
 from kinetoscope.analysis.source_lines import SourceLines
 from kinetoscope.analysis.sources import SourceTree
 from kinetoscope.result import Location
@@ -114,7 +116,7 @@ class Locator:
         node = self.nodes(rows)
         module = np.where(node >= 0, self._trace.tree.module[np.maximum(node, 0)], -1)
         name = np.where(frames >= 0, self._names[self._trace.tree.rows[np.maximum(frames, 0)]], -1)
-        some, weights, many = _chosen(rows, name, weights)
+        some, weights, many = heavy_rows(rows, name, weights)
         line = self._lines(node, frames, some)
         found: dict[tuple[int, str | None, int], list[int]] = {}
         for i in some:
@@ -131,7 +133,7 @@ class Locator:
                 at = add_place(found_at, place)
                 weight[at] = weight.get(at, 0) + int(weights[members].sum())
         heaviest = sorted(found_at, key=lambda at: -weight[at])
-        return tuple(found_at[at] for at in heaviest[:top])
+        return without_vague(found_at[at] for at in heaviest[:top])
 
     def at(
         self, file: str, line: int, function: str | None, count: int, *, exact: bool
@@ -191,15 +193,16 @@ class Locator:
         if frame is None:
             return None
         called = captured or self._guessed_line(frame, calls)
-        line = called or self._sources.first_line(frame)
+        shown = called or self._first_line(frame, rows)
+        snippet = self._sources.line_of(frame, shown) if shown is not None else None
         return Location(
             file=frame.file,
-            line=line,
+            line=shown,
             function=self._function(frame, rows),
             module=module,
             exact=called is not None,
             count=rows.size,
-            snippet=self._sources.line_of(frame, line),
+            snippet=snippet,
         )
 
     def _function(self, frame: Frame, rows: IntArray) -> str:
@@ -219,6 +222,18 @@ class Locator:
             parent = int(tree.parent[node])
             node = int(tree.user_frame[parent]) if parent >= 0 else -1
         return frame.function
+
+    def _first_line(self, frame: Frame, rows: IntArray) -> int | None:
+        """First line of the function; None where torch gives another one and no source is near."""
+        known = self._sources.first_line(frame)
+        if known is not None:
+            return known
+        node = int(self.frames(rows[:1])[0])
+        return None if node >= 0 and self._running[node] else frame.line
+
+    @cached_property
+    def _running(self) -> npt.NDArray[np.bool_]:
+        return running_frames(self._trace)
 
     def _guessed_line(self, frame: Frame, calls: Sequence[str]) -> int | None:
         """The only call that fits, by the source; else the line that was sampled most."""
@@ -268,33 +283,6 @@ _SPARE = 3
 """Groups that are looked at beyond those wanted, since some turn out to be the same place."""
 _DEEPEST = 4
 """Modules named at most, from the inside."""
-_MOST_ROWS = 5000
-_MOST_FUNCTIONS = 10
-_MOST_OF_ONE = 500
-
-
-def _chosen(
-    rows: IntArray, name: IntArray, weights: IntArray
-) -> tuple[Sequence[int], IntArray, npt.NDArray[np.float64]]:
-    """Rows to look at; weights and numbers by which they stand for all rows of their functions.
-
-    A function of many small rows may weigh more than one of a few large ones. An event that comes
-    in several pieces is one event.
-    """
-    many = 1.0 / np.bincount(rows)[rows]
-    if name.size <= _MOST_ROWS:
-        return range(name.size), weights, many
-    total = np.bincount(name + 1, weights=weights)
-    some: list[int] = []
-    scaled = weights.copy()
-    for function in np.argsort(-total, kind="stable")[:_MOST_FUNCTIONS] - 1:
-        mine = np.flatnonzero(name == function)
-        number = many[mine].sum()
-        mine = mine[np.argsort(-weights[mine], kind="stable")[:_MOST_OF_ONE]]
-        scaled[mine] = np.rint(weights[mine] * (total[function + 1] / max(weights[mine].sum(), 1)))
-        many[mine] *= number / max(many[mine].sum(), 1e-9)
-        some.extend(mine.tolist())
-    return some, scaled, many
 
 
 def _class_of(name: str) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from msgspec.structs import replace
 
 from kinetoscope.result import Location
@@ -30,6 +32,13 @@ def add_place(found: dict[tuple[object, ...], Location], place: Location) -> tup
         )
     found[key] = place
     return key
+
+
+def without_vague(places: Iterable[Location]) -> tuple[Location, ...]:
+    """Without functions of unknown line of which another place says the line."""
+    places = tuple(places)
+    known = {(place.file, place.function) for place in places if place.line is not None}
+    return tuple(p for p in places if p.line is not None or (p.file, p.function) not in known)
 
 
 def _is_anonymous(function: str | None) -> bool:

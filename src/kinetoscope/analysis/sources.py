@@ -63,14 +63,11 @@ class SourceTree:
         module = self._module(frame.file)
         return _function_at(module, frame) if module is not None else None
 
-    def first_line(self, frame: Frame) -> int:
-        """First line of a frame's function, by the source where that is at hand.
-
-        A frame that was already running when the recording began carries the line that ran then.
-        """
+    def first_line(self, frame: Frame) -> int | None:
+        """First line of a frame's function by the source; None where that is not at hand."""
         function = self.function(frame)
         if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
-            return frame.line
+            return None
         return _first_line(function)
 
     def _module(self, file: str) -> ast.Module | None:
