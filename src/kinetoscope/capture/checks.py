@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from kinetoscope.capture import device
+from kinetoscope.capture.precision import matmul_precision
+from kinetoscope.capture.torch_parts import ALWAYS, TRIED, missing
 
 State = Literal["ok", "slow", "missing", "problem"]
 
@@ -60,14 +62,20 @@ def _torch() -> Any:
 
 def _torch_checks(torch: Any) -> Iterator[Check]:
     version = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
-    known = version >= (2, 4)
+    oldest, newest = ("{}.{}".format(*tried) for tried in TRIED)
+    known = version >= TRIED[0]
+    newer = f"; captures were tried up to {newest}" if version > TRIED[1] else ""
     yield Check(
         "ok" if known else "missing",
         "torch",
         f"{torch.__version__}, CUDA {torch.version.cuda or 'no'}, "
-        f"ROCm {getattr(torch.version, 'hip', None) or 'no'}",
-        "" if known else "Captures are tried with torch 2.4 and later; upgrade when you can.",
+        f"ROCm {getattr(torch.version, 'hip', None) or 'no'}{newer}",
+        "" if known else f"Captures are tried with torch {oldest} and later; upgrade when you can.",
     )
+    for text in missing(ALWAYS):
+        yield Check(
+            "missing", "torch", text, "Upgrade kinetoscope; captures do without until then."
+        )
     kineto = bool(torch.profiler.kineto_available())
     yield Check(
         "ok" if kineto else "problem",
@@ -231,7 +239,7 @@ def _deterministic(torch: Any) -> Check | None:
 
 def _tf32(torch: Any) -> Check | None:
     """Matrix products in float32 do not use tensor cores unless one asks for it."""
-    if not torch.cuda.is_available() or torch.get_float32_matmul_precision() != "highest":
+    if not torch.cuda.is_available() or matmul_precision() != "highest":
         return None
     if torch.cuda.get_device_capability()[0] < 8:
         return None

@@ -14,6 +14,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from kinetoscope.capture.torch_parts import BACKENDS, BREAKS, GUARDS, METRICS
+
 _LOGGER = "torch._dynamo.symbolic_convert.__graph_breaks"
 _MOST = 50
 _PLACE = re.compile(r"Graph break.*?(?:user code )?at (?P<file>\S[^\n:]*?):(?P<line>\d+)")
@@ -89,7 +91,7 @@ class CompileEvents:
 
     def table(self) -> list[dict[str, Any]]:
         """Each place once, the most frequent first."""
-        rows = [*self._found.values(), *recompilations()]
+        rows = [*(self._found.values() or kept_breaks()), *recompilations()]
         return sorted(rows, key=lambda row: -int(row["count"]))[:_MOST]
 
 
@@ -99,22 +101,38 @@ def may_compile() -> bool:
     Dynamo is imported by more than programs that compile: optimizers and transformers do it. It
     keeps each backend that it was given; None is that of functions which are not to be compiled.
     """
-    frame = sys.modules.get("torch._dynamo.eval_frame")
-    if frame is None:
+    if BACKENDS.module not in sys.modules:
         return False
-    backends = getattr(frame, "cached_backends", None)
+    backends = BACKENDS.get()
     return backends is None or any(each is not None for each in list(backends.values()))
+
+
+def kept_breaks() -> list[dict[str, Any]]:
+    """Graph breaks that Dynamo keeps in a list: all where its logger says no place (2.4)."""
+    found: dict[tuple[str, int], dict[str, Any]] = {}
+    for kept in BREAKS.get() or ():
+        if not kept.user_stack:
+            continue
+        place = kept.user_stack[-1]
+        first = {
+            "kind": "graph_break",
+            "file": place.filename,
+            "line": place.lineno,
+            "function": place.name,
+            "reason": kept.reason.split("\n", 1)[0][:300],
+            "count": 0,
+        }
+        found.setdefault((place.filename, place.lineno), first)["count"] += 1
+    return list(found.values())
 
 
 def recompilations() -> list[dict[str, Any]]:
     """Functions that were compiled again, with the guard that failed last."""
-    utils = sys.modules.get("torch._dynamo.utils")
-    if utils is None:
-        return []
+    metrics = METRICS.get()
     found: dict[tuple[str, int], dict[str, Any]] = {}
-    for entry in utils.get_compilation_metrics():
-        reason = getattr(entry, "recompile_reason", None)
+    for entry in metrics() if metrics is not None else ():
         file, line = getattr(entry, "co_filename", None), getattr(entry, "co_firstlineno", None)
+        reason = _why_again(entry)
         if not reason or file is None or line is None:
             continue
         row = found.setdefault(
@@ -130,6 +148,21 @@ def recompilations() -> list[dict[str, Any]]:
         row.update(_guard(str(reason)))
         row["count"] += 1
     return list(found.values())
+
+
+def _why_again(entry: Any) -> str | None:
+    """Why something was compiled again; None when it was not.
+
+    Older torch (2.4) keeps the guards that failed apart: for each compilation those of all graphs
+    that there were by then, the newest graph first.
+    """
+    if hasattr(entry, "recompile_reason"):
+        return entry.recompile_reason or None
+    graphs = int(getattr(entry, "cache_size", 0))
+    for code, reasons in (GUARDS.get() or {}).items() if graphs else ():
+        if (code.co_filename, code.co_firstlineno) == (entry.co_filename, entry.co_firstlineno):
+            return str(reasons[-min(graphs, len(reasons))]) if reasons else None
+    return None
 
 
 def _guard(reason: str) -> dict[str, Any]:

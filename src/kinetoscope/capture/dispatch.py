@@ -16,6 +16,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 from kinetoscope.capture.paths import is_program_file
+from kinetoscope.capture.torch_parts import COUNTERS, DISPATCH_MODE
 
 Table = dict[str, dict[str, list[int]]]
 """Function (`file(first line): name`) -> operator -> lines, in the order of the step."""
@@ -42,9 +43,8 @@ class OperatorLines:
     @property
     def outermost(self) -> bool:
         """Would the next operator come here first? Not inside of one, and not once it is over."""
-        from torch.utils._python_dispatch import _get_current_dispatch_mode
-
-        return _get_current_dispatch_mode() is self._mode
+        current = DISPATCH_MODE.get()
+        return current is not None and current() is self._mode
 
     def table(self) -> Table:
         """The lines by function and operator."""
@@ -69,9 +69,10 @@ class OperatorLines:
 
 def compiles() -> bool:
     """Has the program compiled anything with Dynamo?"""
-    utils = sys.modules.get("torch._dynamo.utils")
-    counters = getattr(utils, "counters", None)
-    return bool(counters and sum(counters["frames"].values()))
+    counters = COUNTERS.get()
+    if counters is None:  # without them every program that imports Dynamo may do so
+        return "torch._dynamo" in sys.modules
+    return bool(sum(counters["frames"].values()))
 
 
 def _mode(note: Any) -> Any:

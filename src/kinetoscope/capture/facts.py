@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from kinetoscope.capture import sidecar
 from kinetoscope.capture.boundaries import StepFinder
+from kinetoscope.capture.torch_parts import DIFFERS, this_torch
 from kinetoscope.capture.watcher import HINT
 
 if TYPE_CHECKING:
@@ -51,13 +53,21 @@ def _program(session: Session) -> dict[str, Any]:
     """What a trace lacks; {} when the program never imported torch."""
     if "torch" not in sys.modules:
         return {}
-    return {
-        "machine": sidecar.machine(),
-        "settings": sidecar.settings(),  # replaced by those at the end of the baseline
-        "environment": sidecar.environment(),
-        "memory": sidecar.memory(),
-        "compile_events": session.compiling.table(),
-        "compile_calls": session.compiled.found,
-        "modes": session.recorder.modes.facts(),
-        **session.recorder.program_facts,
+    sources: dict[str, Callable[[], Any]] = {
+        "machine": sidecar.machine,
+        "settings": sidecar.settings,  # replaced by those at the end of the baseline
+        "environment": sidecar.environment,
+        "memory": sidecar.memory,
+        "compile_events": session.compiling.table,
+        "compile_calls": lambda: session.compiled.found,
+        "modes": session.recorder.modes.facts,
     }
+    known: dict[str, Any] = {}
+    for name, ask in sources.items():
+        try:
+            known[name] = ask()
+        except DIFFERS as error:  # one fact less, not the recording
+            session.problem(
+                f"{name} is not known: {this_torch()} differs: {type(error).__name__}: {error}"
+            )
+    return {**known, **session.recorder.program_facts}

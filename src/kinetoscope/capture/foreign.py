@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from kinetoscope.capture.torch_parts import PREPARE, START
+
 _own = threading.local()
 
 
@@ -31,13 +33,15 @@ class ForeignProfile:
 
     Args:
         starting: called before a profile of the program starts.
+        drop: takes back a window of ours that was prepared and never started; False without one.
 
     Attributes:
         seen: did the program ever begin a profile?
     """
 
-    def __init__(self, starting: Callable[[], None]) -> None:
+    def __init__(self, starting: Callable[[], None], drop: Callable[[], bool]) -> None:
         self._starting = starting
+        self._drop = drop
         self.seen = False
         self._open: set[int] = set()
 
@@ -51,10 +55,12 @@ class ForeignProfile:
         from torch.autograd import profiler
 
         kind = profiler.profile
-        for name, before in (("_prepare_trace", self._begins), ("_start_trace", self._begins)):
-            if name in kind.__dict__:
-                replace(kind, name, _before(kind.__dict__[name], before))
-        replace(kind, "__exit__", _before(kind.__dict__["__exit__"], self._ends))
+        for part in (PREPARE, START):
+            method = part.get()
+            if method is not None:
+                wrapped = self._before(method, self._begins)
+                replace(kind, part.path.rpartition(".")[2], wrapped)
+        replace(kind, "__exit__", self._before(kind.__exit__, self._ends))
 
     def _begins(self, profile: Any) -> None:
         self.seen = True
@@ -65,12 +71,17 @@ class ForeignProfile:
     def _ends(self, profile: Any) -> None:
         self._open.discard(id(profile))
 
-
-def _before(method: Any, then: Callable[[Any], None]) -> Any:
-    @functools.wraps(method)
-    def wrapper(profile: Any, *args: Any, **kwargs: Any) -> Any:
-        if not getattr(_own, "active", False):
+    def _before(self, method: Any, then: Callable[[Any], None]) -> Any:
+        @functools.wraps(method)
+        def wrapper(profile: Any, *args: Any, **kwargs: Any) -> Any:
+            if getattr(_own, "active", False):
+                return method(profile, *args, **kwargs)
             then(profile)
-        return method(profile, *args, **kwargs)
+            try:
+                return method(profile, *args, **kwargs)
+            except RuntimeError:
+                if not self._drop():
+                    raise
+            return method(profile, *args, **kwargs)
 
-    return wrapper
+        return wrapper

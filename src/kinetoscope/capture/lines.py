@@ -13,6 +13,7 @@ import time
 from typing import Any
 
 from kinetoscope.capture.paths import is_program_file
+from kinetoscope.capture.torch_parts import EVENT_TYPES
 
 LONGEST_S = 2.0
 """The program stands still while the tree is walked."""
@@ -28,10 +29,14 @@ def call_lines(results: Any, *, limit_s: float = LONGEST_S) -> dict[str, list[in
     Returns:
         `at`: start of each call, as differences to the one before (the first one absolute), ns;
         `line`: the line that called. Both are in time order.
-    """
-    from torch._C._profiler import _EventType
 
-    python = (_EventType.PyCall, _EventType.PyCCall)
+    Raises:
+        AttributeError: this torch keeps the lines elsewhere.
+    """
+    types = EVENT_TYPES.get()
+    if types is None:  # said already
+        return {"at": [], "line": []}
+    python = (types.PyCall, types.PyCCall)
     users = {"": False}
     found: list[tuple[int, int]] = []
     until = time.perf_counter() + limit_s

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from kinetoscope.capture.sampling import FrameSampler, write_table
+from kinetoscope.capture.torch_parts import WORKERS
 
 EVERY_S = 0.01
 LONGEST_S = 20.0
@@ -64,10 +65,12 @@ def wrap_workers(
         replace: sets an attribute so that it can be put back.
         started: told how many batches the loader keeps ready.
     """
+    original = WORKERS.get()
+    if original is None:
+        return
     from torch.utils.data import dataloader
 
     kind = dataloader._MultiProcessingDataLoaderIter
-    original = kind.__init__
 
     @functools.wraps(original)
     def begin(iterator: Any, loader: Any, *args: Any, **kwargs: Any) -> None:

@@ -13,6 +13,8 @@ import sys
 from collections import Counter
 from typing import Any
 
+from kinetoscope.capture.torch_parts import FUNCTION_MODE
+
 _State = tuple[bool, bool, str, str]
 """Gradients, inference mode, device and dtype of autocast ("" for none)."""
 
@@ -45,9 +47,8 @@ class Modes:
     @property
     def outermost(self) -> bool:
         """Would the next call come here first? Not inside of one, and not once it is over."""
-        from torch.overrides import _get_current_function_mode
-
-        return _get_current_function_mode() is self._mode
+        current = FUNCTION_MODE.get()
+        return current is not None and current() is self._mode
 
     def note(self) -> None:
         """One call of the program."""

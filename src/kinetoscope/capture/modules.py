@@ -12,7 +12,10 @@ import functools
 import sys
 import threading
 from collections.abc import Callable
+from types import FrameType
 from typing import Any
+
+from kinetoscope.capture.torch_parts import COMPILED_MODULE, MODULE_CALL
 
 Mark = Callable[[str, int, str], None]
 
@@ -73,12 +76,12 @@ class ModuleSeam:
 
 def _calls_on_stack() -> int:
     """How many modules are being called: more than one when the hooks came inside of a call."""
-    from torch.nn.modules import module
-
-    code, frame, number = module.Module._call_impl.__code__, sys._getframe(), 0
+    code = getattr(MODULE_CALL.get(), "__code__", None)
+    frame: FrameType | None = sys._getframe()
+    number = 0
     while frame is not None:
         number += frame.f_code is code
-        frame = frame.f_back  # type: ignore[assignment]
+        frame = frame.f_back
     return number
 
 
@@ -87,15 +90,14 @@ def wrap_compiled_modules(mark: Mark, replace: Callable[[Any, str, Any], None]) 
 
     The class inherits its `__call__` in older torch (2.4).
     """
-    frame = sys.modules.get("torch._dynamo.eval_frame")
-    compiled = getattr(frame, "OptimizedModule", None)
+    compiled = COMPILED_MODULE.get()
     if compiled is None:
         return
     original = compiled.__call__
 
     @functools.wraps(original)
     def call(module: Any, *args: Any, **kwargs: Any) -> Any:
-        mark("module", id(module), type(module._orig_mod).__name__)
+        mark("module", id(module), type(getattr(module, "_orig_mod", module)).__name__)
         return original(module, *args, **kwargs)
 
     replace(compiled, "__call__", call)

@@ -7,6 +7,8 @@ import sys
 from collections import Counter
 from typing import Any
 
+from kinetoscope.capture.torch_parts import COUNTERS
+
 _MOST = 8
 """So many objects of each sort are described; programs with more have them alike."""
 
@@ -130,10 +132,9 @@ def _loader(loader: Any) -> dict[str, Any]:
 
 
 def _compile() -> dict[str, Any]:
-    utils = sys.modules.get("torch._dynamo.utils")
-    if utils is None:
-        return {"used": False}
-    counters = utils.counters
+    counters = COUNTERS.get()
+    if counters is None:
+        return {"used": False} if COUNTERS.module not in sys.modules else {}
     return {
         "used": bool(sum(counters["frames"].values())),
         "frames": dict(counters["frames"]),

@@ -12,6 +12,7 @@ from kinetoscope.capture.baseline import Baseline, Timed
 from kinetoscope.capture.dispatch import OperatorLines, compiles
 from kinetoscope.capture.plan import enough
 from kinetoscope.capture.sampling import FrameSampler
+from kinetoscope.capture.torch_parts import CALLBACKS, DISPATCH_MODE, FUNCTION_MODE
 from kinetoscope.capture.utilisation import Utilisation
 from kinetoscope.capture.windows import Window
 
@@ -68,10 +69,9 @@ class Measure:
     def end(self) -> None:
         """The last step ended."""
         self._baseline.next_step()
-        timed = self._baseline.stop()
+        self._keep(self._baseline.stop())
         self._recorder.program_facts["settings"] = sidecar.settings()
         self._recorder.program_facts.update(objects.describe())
-        self._keep(timed)
 
     def give_up(self) -> None:
         """The steps so far are a measurement as well; a step that was cut off is not."""
@@ -210,10 +210,10 @@ class Record:
     def abandon(self) -> None:
         """The profiler's hooks came along: they would record all that a loader's worker does."""
         if self._started:
-            import torch
-
             sys.setprofile(None)
-            torch._C._autograd._clear_callbacks()
+            clear = CALLBACKS.get()
+            if clear is not None:
+                clear()
 
     def _keep(self, stopped: float, *, cut: bool = False) -> None:
         steps = max(self._window.steps, 1)
@@ -231,12 +231,19 @@ class Lines:
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
         self._lines = OperatorLines()
+        self._active = False
 
     def begin(self) -> None:
         """The phase begins, at a step boundary."""
-        if not compiles():
+        self._active = bool(FUNCTION_MODE.get() and DISPATCH_MODE.get()) and not compiles()
+        if not self._active:
+            return
+        try:
             self._recorder.modes.start()
             self._lines.start()
+        except (AttributeError, ImportError, TypeError):
+            self.abandon()
+            raise
 
     def next_step(self) -> None:
         """One step is enough."""
@@ -244,7 +251,9 @@ class Lines:
     @property
     def interruptible(self) -> bool:
         """Is no call on its way through the modes, which then could not be taken off?"""
-        return compiles() or (self._lines.outermost and self._recorder.modes.outermost)
+        if not self._active or compiles():
+            return True
+        return self._lines.outermost and self._recorder.modes.outermost
 
     def end(self) -> None:
         """The last step ended."""

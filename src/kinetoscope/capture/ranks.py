@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from kinetoscope.capture.torch_parts import STORE
 from kinetoscope.errors import UsageError
 
 _KEY = "kinetoscope/"
@@ -117,4 +118,5 @@ def _store() -> Any:
     module = sys.modules.get("torch.distributed.distributed_c10d")
     if module is None or not module.is_initialized():
         return None
-    return module._get_default_store()
+    store = STORE.get()
+    return None if store is None else store()

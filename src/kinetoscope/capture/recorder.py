@@ -17,11 +17,15 @@ from kinetoscope.capture.modes import Modes
 from kinetoscope.capture.options import CaptureOptions
 from kinetoscope.capture.phases import Again, Lines, Measure, Phase, Record, Samples
 from kinetoscope.capture.plan import Plan, brief_steps, fitting_steps
+from kinetoscope.capture.torch_parts import this_torch
 from kinetoscope.capture.windows import Window
 
 Problem = Callable[[str], None]
 
-_FAILURES = (RuntimeError, OSError, AssertionError, ValueError, TypeError, AttributeError)
+_FAILURES = (
+    *(RuntimeError, OSError, AssertionError, ValueError, TypeError, AttributeError),
+    *(ImportError, KeyError),
+)
 """What a phase may raise. It costs us the phase; the program must not see it."""
 
 
@@ -61,8 +65,8 @@ class Recorder:
         """Begin a phase; returns the number of step boundaries until it records, and to its end."""
         if name == "full" and not self.together:
             steps = self._fitting(steps)
-        phase = self._make(name)
         try:
+            phase = self._make(name)
             phase.begin()
         except _FAILURES as error:
             self.problem(devices.explain(name, error))
@@ -232,7 +236,10 @@ class Recorder:
         """Find the lines of calls while the program goes on, then give the memory back."""
 
         def work() -> None:
-            self.lines["calls"] = call_lines(held.pop())
+            try:
+                self.lines["calls"] = call_lines(held.pop())
+            except (AttributeError, TypeError) as error:
+                self.problem(f"exact lines of calls are not known: {this_torch()} differs: {error}")
             return_memory()
 
         held = [results]

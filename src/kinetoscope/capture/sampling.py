@@ -16,6 +16,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 from kinetoscope.capture.paths import is_program_file
+from kinetoscope.capture.torch_parts import COMPILE_LOCK
 
 EVERY_S = 0.004
 SWITCH_S = 5e-5
@@ -77,7 +78,7 @@ class FrameSampler:
         late, and in this thread: Dynamo's guards of torch's state would then fail the program.
         """
         compiling = _compile_lock()
-        if not compiling.acquire(blocking=False):
+        if compiling is None or not compiling.acquire(blocking=False):
             return
         try:
             own = threading.get_ident()
@@ -107,9 +108,13 @@ class FrameSampler:
 
 
 def _compile_lock() -> Any:
-    """What Dynamo holds while it compiles; a lock of nobody in programs that do not compile."""
-    module = sys.modules.get("torch._dynamo.convert_frame")
-    return getattr(module, "compile_lock", None) or threading.Lock()
+    """What Dynamo holds while it compiles; a lock of nobody in programs that do not compile.
+
+    None where a program may compile and nothing says when.
+    """
+    if COMPILE_LOCK.module not in sys.modules:
+        return threading.Lock()
+    return COMPILE_LOCK.get()
 
 
 def write_table(sampler: FrameSampler, path: Path) -> None:

@@ -20,6 +20,7 @@ from typing import Any
 
 from kinetoscope.capture.import_hook import after_import
 from kinetoscope.capture.modules import ModuleSeam, wrap_compiled_modules
+from kinetoscope.capture.torch_parts import LOADER_NEXT, LOADER_START
 
 Mark = Callable[[str, int, str], None]
 """Called with kind, identity and label of a mark."""
@@ -34,13 +35,16 @@ class Seams:
         self._undo: list[Callable[[], None]] = []
         self._inside_step = False
 
-    def install(self) -> None:
-        """Wrap every seam of the imported torch."""
-        self._optimizers()
-        self._loaders()
-        self._backward()
-        self._graphs()
-        after_import("torch._dynamo.eval_frame", self._compiled)
+    @property
+    def installs(self) -> tuple[Callable[[], None], ...]:
+        """What wraps the seams of the imported torch, one by one."""
+        return (
+            self._optimizers,
+            self._loaders,
+            self._backward,
+            self._graphs,
+            lambda: after_import("torch._dynamo.eval_frame", self._compiled),
+        )
 
     def remove(self) -> None:
         """Put everything back as it was."""
@@ -78,20 +82,25 @@ class Seams:
     def _optimizers(self) -> None:
         from torch.optim import Optimizer, optimizer
 
-        original = Optimizer.__dict__["profile_hook_step"].__func__
+        original = Optimizer.__init__
 
-        def profile_hook_step(function: Any) -> Any:
-            return self._stepping(original(function))
+        @functools.wraps(original)
+        def begin(new: Any, *args: Any, **kwargs: Any) -> None:
+            original(new, *args, **kwargs)  # torch puts its range around the class's step here
+            self._step_of(type(new))
 
-        self.replace(Optimizer, "profile_hook_step", staticmethod(profile_hook_step))
+        self.replace(Optimizer, "__init__", begin)
         for cls in _subclasses(Optimizer):
-            step = cls.__dict__.get("step")
-            if getattr(step, "hooked", False):
-                wrapped = self._stepping(step)
-                wrapped.hooked = True
-                self.replace(cls, "step", wrapped)
+            if getattr(cls.__dict__.get("step"), "hooked", False):
+                self._step_of(cls)
         hook = optimizer.register_optimizer_step_post_hook(self._after_step)
         self._undo.append(hook.remove)
+
+    def _step_of(self, cls: Any) -> None:
+        if not getattr(cls.step, "marks_steps", False):  # by its own wrapper, or an inherited one
+            wrapped = self._stepping(cls.step)
+            wrapped.marks_steps = True
+            self.replace(cls, "step", wrapped)
 
     def _stepping(self, step: Any) -> Any:
         """`step` with a mark after it, outside of torch's own range for it."""
@@ -122,11 +131,12 @@ class Seams:
     # ---- the others ----------------------------------------------------------------------
 
     def _loaders(self) -> None:
+        start, following, mark = LOADER_START.get(), LOADER_NEXT.get(), self._mark
+        if start is None or following is None:
+            return
         from torch.utils.data import dataloader
 
         base = dataloader._BaseDataLoaderIter
-        start, following = base.__init__, base.__next__
-        mark = self._mark
 
         @functools.wraps(start)
         def begin(iterator: Any, loader: Any, *args: Any, **kwargs: Any) -> None:

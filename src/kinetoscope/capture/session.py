@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from kinetoscope.capture import device as devices
+from kinetoscope.capture.attaching import attach
 from kinetoscope.capture.boundaries import Marks, StepFinder
 from kinetoscope.capture.compiling import CompileCalls, CompileEvents
 from kinetoscope.capture.facts import facts, why_nothing
 from kinetoscope.capture.foreign import ForeignProfile
 from kinetoscope.capture.limits import FEW, INTERRUPTED, LABELS, MISSED, Limit
-from kinetoscope.capture.loader_workers import collect, wrap_workers
+from kinetoscope.capture.loader_workers import collect
 from kinetoscope.capture.main_thread import once
 from kinetoscope.capture.options import PHASES, CaptureOptions
 from kinetoscope.capture.pace import Pace
@@ -27,6 +28,7 @@ from kinetoscope.capture.recorder import Recorder
 from kinetoscope.capture.rhythm import rhythm
 from kinetoscope.capture.seams import Seams
 from kinetoscope.capture.watcher import TOO_SHORT, Watcher
+from kinetoscope.capture.windows import drop_prepared
 
 Say = Callable[[str], None]
 
@@ -85,7 +87,7 @@ class Session:
         self._pace = Pace()
         self.compiling = CompileEvents()
         self.compiled = CompileCalls()
-        self._foreign = ForeignProfile(self._give_way)
+        self.foreign = ForeignProfile(self._give_way, drop_prepared)
         self.last_step = 0.0  # by `time.perf_counter`; 0 outside of steps that are recorded
         self.worked_s = 0.0  # processor time of the thread of the steps, as of the last step
         self._watcher = Watcher(self)
@@ -94,13 +96,8 @@ class Session:
 
     def attach(self) -> None:
         """Torch is imported: watch its seams."""
-        if self.options.find_steps:
-            self.seams.install()
+        attach(self)
         self._watcher.start()
-        wrap_workers(self.folder, self.seams.replace, self.recorder.batches_ahead)
-        self.seams.also_undo(self.compiling.install())
-        self.compiled.install(self.seams.replace)
-        self._foreign.install(self.seams.replace)
         os.register_at_fork(after_in_child=self._abandon)
 
     def note(self, kind: str, identity: int, label: str) -> None:
@@ -211,7 +208,7 @@ class Session:
     def _begin(self, plan: Plan) -> None:
         if self.index > plan.start and self.place.many:
             self.problem(f"rank {self.place.rank} heard of the windows too late")
-        if not self._foreign.seen:
+        if not self.foreign.seen:
             devices.detach_after_profiles()
         if devices.stays_attached():
             plan = plan.timed_before()
@@ -243,7 +240,7 @@ class Session:
                 raise EnoughError(0)
             return
         self.phase, steps = self._queue.pop(0)
-        if self._foreign.active and self.phase in ("light", "full"):
+        if self.foreign.active and self.phase in ("light", "full"):
             self.problem(f"no window is recorded: {_PROFILES_ITSELF}")
             self._next_phase()
             return

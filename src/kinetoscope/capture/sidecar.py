@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import Any
 
 from kinetoscope.capture.device import in_use
+from kinetoscope.capture.precision import convolution_tf32, matmul_precision
 
 VERSION = 1
 """Version of the sidecar."""
@@ -65,8 +66,8 @@ def settings() -> dict[str, Any]:
 
     backends = torch.backends
     return {
-        "float32_matmul_precision": torch.get_float32_matmul_precision(),
-        "cudnn_allow_tf32": bool(backends.cudnn.allow_tf32),
+        "float32_matmul_precision": matmul_precision(),
+        "cudnn_allow_tf32": convolution_tf32(),
         "cudnn_benchmark": bool(backends.cudnn.benchmark),
         "cudnn_deterministic": bool(backends.cudnn.deterministic),
         "cudnn_enabled": bool(backends.cudnn.enabled),

@@ -9,6 +9,7 @@ from typing import Any
 
 from kinetoscope.capture.foreign import own_profile
 from kinetoscope.capture.quiet import quiet_stderr
+from kinetoscope.capture.torch_parts import COLLECTOR, PROFILES
 
 FLAGS: dict[str, dict[str, bool]] = {
     "light": {},
@@ -49,18 +50,18 @@ class Window:
         Raises:
             RuntimeError: the program profiles itself. Older torch would end its profile silently.
         """
-        from torch.autograd import profiler
-
-        if getattr(profiler, "_is_profiler_enabled", False):
+        if PROFILES.get():
             raise RuntimeError("a torch.profiler is already active")
         with own_profile(), quiet_stderr() as errors:
             self._profile.prepare_trace()
+        _prepared[:] = [self]
         self.errors |= errors
 
     def start(self) -> None:
         """Begin to record, at a step boundary."""
         import torch
 
+        _prepared.clear()
         with own_profile(), quiet_stderr() as errors:
             before = torch.empty(1)
             self._profile.start_trace()
@@ -89,8 +90,8 @@ class Window:
 
     @property
     def results(self) -> Any:
-        """Torch's own record of what happened."""
-        return self._profile.profiler.kineto_results
+        """Torch's own record of what happened; None where this torch keeps it elsewhere."""
+        return getattr(self._profile.profiler, "kineto_results", None)
 
     def export(self, path: Path) -> None:
         """Write the plain JSON. Torch's compression re-reads it as text and may fail (A7).
@@ -106,6 +107,12 @@ class Window:
         """Let go of torch's events: the profile itself lives in a cycle until collected."""
         self._profile.profiler = None
 
+    def drop(self) -> None:
+        """Take back what `prepare` did."""
+        with own_profile(), quiet_stderr():
+            self._profile.start_trace()
+            self._profile.stop_trace()
+
     def _open_step(self) -> None:
         from torch.autograd.profiler import record_function
 
@@ -116,6 +123,21 @@ class Window:
         self._mark.__exit__(None, None, None)
         self._mark = None
         self.steps += 1
+
+
+_prepared: list[Window] = []
+"""The window that was prepared last, until it starts."""
+
+
+def drop_prepared() -> bool:
+    """Take back a window that was prepared and never started; False without one.
+
+    Torch before 2.13 (2.4, 2.8) cannot prepare another profile over it, and fails.
+    """
+    if not _prepared:
+        return False
+    _prepared.pop().drop()
+    return True
 
 
 def _check_whole(path: Path) -> None:
@@ -149,9 +171,10 @@ _LITTLE = 50_000_000
 
 def _collector_events() -> Any:
     """Record pauses of Python's garbage collector, where torch can (2.9 and later)."""
-    from torch._C._profiler import _ExperimentalConfig
-
+    config = COLLECTOR.get()
+    if config is None:
+        return None
     try:
-        return _ExperimentalConfig(record_python_gc_info=True)
+        return config(record_python_gc_info=True)
     except TypeError:
         return None

@@ -10,6 +10,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from kinetoscope.capture.precision import convolution_tf32, matmul_precision
 from kinetoscope.experiments._hooks import TOP, at_construction, tensors_of
 
 LOSSES = 20
@@ -128,9 +129,9 @@ class Observer:
             "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1,
             "autocast": self.autocast,
             "settings": {
-                "matmul_precision": torch.get_float32_matmul_precision(),
+                "matmul_precision": matmul_precision(),
                 "cudnn_benchmark": torch.backends.cudnn.benchmark,
-                "cudnn_tf32": _cudnn_tf32(torch),
+                "cudnn_tf32": convolution_tf32(),
                 "tf32": _tf32_units(torch),
                 "threads": torch.get_num_threads(),
                 "gc_enabled": gc.isenabled(),
@@ -142,13 +143,6 @@ class Observer:
 def _device_of(module: Any) -> str:
     parameter = next(iter(module.parameters()), None)
     return str(parameter.device.type) if parameter is not None else "cpu"
-
-
-def _cudnn_tf32(torch: Any) -> bool:
-    try:
-        return bool(torch.backends.cudnn.allow_tf32)
-    except RuntimeError:  # set through the newer interface, which refuses the older one
-        return True
 
 
 def _tf32_units(torch: Any) -> bool:
