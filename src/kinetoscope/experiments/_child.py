@@ -22,6 +22,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from kinetoscope.capture.torch_parts import LOADER_NEXT
 from kinetoscope.experiments import _ranks
 from kinetoscope.experiments._hooks import TOP
 from kinetoscope.experiments._hopeless import Watch
@@ -147,7 +148,6 @@ def _has_numpy() -> bool:
 def _watch(timer: StepTimer, torch: Any) -> None:
     """Let optimizers and loaders mark steps."""
     from torch.optim.optimizer import register_optimizer_step_post_hook
-    from torch.utils.data import dataloader
 
     leader: list[int] = []
 
@@ -157,15 +157,16 @@ def _watch(timer: StepTimer, torch: Any) -> None:
             timer.mark("optimizer")
 
     register_optimizer_step_post_hook(stepped)
-    fetch = dataloader._BaseDataLoaderIter.__next__
+    fetch = LOADER_NEXT.get()
+    if fetch is None:  # optimizers and modules mark steps as well
+        return
 
     def fetched(iterator: Any) -> Any:
         batch = fetch(iterator)
         timer.mark("loader")
         return batch
 
-    dataloader._BaseDataLoaderIter.__next__ = fetched
-    del torch
+    torch.utils.data.dataloader._BaseDataLoaderIter.__next__ = fetched
 
 
 def _trace(path: Path, timer: StepTimer, torch: Any) -> Callable[[], None]:

@@ -6,10 +6,11 @@ seconds would take the time of all others, and twenty steps say no more than a f
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from itertools import pairwise
 from statistics import median
+
+from kinetoscope.capture.torch_parts import COUNTERS
 
 SLOWER = 3.0
 """Times the usual step from which a run is not worth its time."""
@@ -27,8 +28,8 @@ GIVEN_UP_FROM = 4
 
 def graphs_made() -> int:
     """How many graphs torch.compile has made in this process; 0 where it was never used."""
-    dynamo = sys.modules.get("torch._dynamo.utils")
-    return int(dynamo.counters["stats"]["unique_graphs"]) if dynamo is not None else 0
+    counters = COUNTERS.get()
+    return int(counters["stats"]["unique_graphs"]) if counters is not None else 0
 
 
 class Watch:
