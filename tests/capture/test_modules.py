@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kinetoscope.capture.modules import ModuleSeam
+from tests.capture.support import capture
 
 torch = pytest.importorskip("torch")
 
@@ -31,3 +33,29 @@ def test_a_look_that_begins_inside_of_a_call_finds_the_whole_model() -> None:
     finally:
         seam.remove()
     assert set(marks) == {"Model"}
+
+
+def test_nobody_looks_at_modules_of_a_program_that_compiles(tmp_path: Path) -> None:
+    """One that takes long before its first step has hooks by then, and torch warned of them."""
+    source = """
+import sys, time
+import torch
+from torch import nn
+from torch.nn.modules.module import _has_any_global_hook
+torch.set_num_threads(1)
+net = nn.Sequential(nn.Linear(8, 8), nn.ReLU())
+until = time.monotonic() + 30
+while not _has_any_global_hook() and time.monotonic() < until: time.sleep(0.1)
+print("looks", bool(_has_any_global_hook()))
+compiled = torch.compile(net, backend="eager")
+print("looks", bool(_has_any_global_hook()))
+with torch.no_grad():
+    for _ in range(int(sys.argv[1])): compiled(torch.ones(2, 8))
+print("served")
+"""
+    ran = capture(tmp_path, source, "3000", options=("--budget", "3s"))
+    assert ran.code == 0, ran.err
+    assert ran.out == "looks True\nlooks False\nserved\n"
+    assert "global hooks" not in ran.err
+    assert ran.result is not None
+    assert ran.result["capture"]["step_label"] == "Sequential"

@@ -32,13 +32,21 @@ class CompileCalls:
     def __init__(self) -> None:
         self.found: list[dict[str, Any]] = []
 
-    def install(self, replace: Callable[[Any, str, Any], None]) -> None:
-        """Wrap `torch.compile`; `replace` sets an attribute so that it can be put back."""
+    def install(
+        self, replace: Callable[[Any, str, Any], None], told: Callable[[], None] = lambda: None
+    ) -> None:
+        """Wrap `torch.compile`.
+
+        Args:
+            replace: sets an attribute so that it can be put back.
+            told: called whenever the program calls it.
+        """
         torch = sys.modules["torch"]
         original = torch.compile
 
         @functools.wraps(original)
         def compile_(*args: Any, **kwargs: Any) -> Any:
+            told()
             self._note({name: kwargs.get(name) for name in _ARGUMENTS})
             return original(*args, **kwargs)
 

@@ -33,17 +33,25 @@ class ModuleSeam:
         self._handles: list[Any] = []
         self._known: set[int] = set()
         self._calls = 0
+        self._compiles = False
 
     def discover(self) -> None:
         """Look at the next calls of modules."""
         from torch.nn.modules import module
 
-        if self._global or self._handles:
+        if self._global or self._handles or self._compiles:
             return
         self._global = [
             module.register_module_forward_pre_hook(self._enter),
             module.register_module_forward_hook(self._leave, always_call=True),
         ]
+        if self._compiles:  # that was said meanwhile, in another thread
+            self._look_no_more()
+
+    def program_compiles(self) -> None:
+        """Look no more: hooks on all modules would be compiled too, and torch warns of them."""
+        self._compiles = True
+        self._look_no_more()
 
     def remove(self) -> None:
         """Take every hook away."""
@@ -66,9 +74,12 @@ class ModuleSeam:
             self._known.add(id(module))
             self._handles.append(module.register_forward_pre_hook(self._called))
         if self._calls >= _CALLS:
-            for handle in self._global:
-                handle.remove()
-            self._global = []
+            self._look_no_more()
+
+    def _look_no_more(self) -> None:
+        for handle in self._global:
+            handle.remove()
+        self._global = []
 
     def _called(self, module: Any, _args: Any) -> None:
         self._mark("module", id(module), type(module).__name__)
