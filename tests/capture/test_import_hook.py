@@ -61,3 +61,15 @@ def test_a_module_that_is_not_there() -> None:
     assert importlib.util.find_spec("no_such_module_at_all") is None
     with pytest.raises(ModuleNotFoundError):
         importlib.import_module("no_such_module_at_all")
+
+
+def test_two_that_wait_for_the_same_module() -> None:
+    """As two captures do, one after the other, in a program that compiles later."""
+    seen: list[int] = []
+    before = list(sys.meta_path)
+    for number in (1, 2):
+        after_import(NAME, lambda number=number: seen.append(number))  # type: ignore[misc]
+    assert importlib.util.find_spec(NAME) is not None
+    importlib.import_module(NAME)
+    assert sorted(seen) == [1, 2]
+    assert sys.meta_path == before

@@ -40,6 +40,6 @@ def _installs(session: Session) -> tuple[Callable[[], None], ...]:
         *(seams.installs if session.options.find_steps else ()),
         lambda: wrap_workers(session.folder, seams.replace, session.recorder.batches_ahead),
         lambda: seams.also_undo(session.compiling.install()),
-        lambda: session.compiled.install(seams.replace, seams.modules.program_compiles),
+        lambda: session.compiled.install(seams.replace, seams.modules.look_no_more),
         lambda: session.foreign.install(seams.replace),
     )

@@ -31,6 +31,7 @@ class _Watcher:
     def __init__(self, name: str, then: Callable[[], None]) -> None:
         self._name = name
         self._then = then
+        self._looking = False
 
     def find_spec(
         self,
@@ -39,16 +40,20 @@ class _Watcher:
         target: ModuleType | None = None,
     ) -> ModuleSpec | None:
         """Part of the import protocol."""
-        if fullname != self._name:
+        if fullname != self._name or self._looking:
             return None
-        spec = self._usual(fullname, path, target)
+        self._looking = True  # another watcher of the same module asks in its turn
+        try:
+            spec = self._usual(fullname, path, target)
+        finally:
+            self._looking = False
         if spec is not None and spec.loader is not None:
             self._wrap(spec.loader)
         return spec
 
     def _usual(self, name: str, path: Any, target: Any) -> ModuleSpec | None:
         for finder in sys.meta_path:
-            spec = None if finder is self else finder.find_spec(name, path, target)
+            spec = finder.find_spec(name, path, target)
             if spec is not None:
                 return spec
         return PathFinder.find_spec(name, path, target)
@@ -57,7 +62,7 @@ class _Watcher:
         execute, then = loader.exec_module, self._then
 
         def exec_module(module: ModuleType) -> None:
-            del loader.exec_module
+            loader.__dict__.pop("exec_module", None)  # another watcher may have done it
             execute(module)
             if self in sys.meta_path:
                 sys.meta_path.remove(self)

@@ -33,25 +33,27 @@ class ModuleSeam:
         self._handles: list[Any] = []
         self._known: set[int] = set()
         self._calls = 0
-        self._compiles = False
+        self._compiled = False
 
     def discover(self) -> None:
         """Look at the next calls of modules."""
         from torch.nn.modules import module
 
-        if self._global or self._handles or self._compiles:
+        if self._global or self._handles or self._compiled:
             return
+        self._depth = threading.local()
         self._global = [
             module.register_module_forward_pre_hook(self._enter),
             module.register_module_forward_hook(self._leave, always_call=True),
         ]
-        if self._compiles:  # that was said meanwhile, in another thread
-            self._look_no_more()
+        if self._compiled:  # that was called meanwhile, in another thread
+            self.look_no_more()
 
-    def program_compiles(self) -> None:
-        """Look no more: hooks on all modules would be compiled too, and torch warns of them."""
-        self._compiles = True
-        self._look_no_more()
+    def compiled_is_called(self) -> None:
+        """Compiled modules mark steps; with hooks on all modules torch warns, and compiles them."""
+        if not self._compiled:
+            self._compiled = True
+            self.look_no_more()
 
     def remove(self) -> None:
         """Take every hook away."""
@@ -74,9 +76,10 @@ class ModuleSeam:
             self._known.add(id(module))
             self._handles.append(module.register_forward_pre_hook(self._called))
         if self._calls >= _CALLS:
-            self._look_no_more()
+            self.look_no_more()
 
-    def _look_no_more(self) -> None:
+    def look_no_more(self) -> None:
+        """Take the hooks on all modules away."""
         for handle in self._global:
             handle.remove()
         self._global = []
@@ -96,10 +99,17 @@ def _calls_on_stack() -> int:
     return number
 
 
-def wrap_compiled_modules(mark: Mark, replace: Callable[[Any, str, Any], None]) -> None:
+def wrap_compiled_modules(
+    mark: Mark, replace: Callable[[Any, str, Any], None], called: Callable[[], None]
+) -> None:
     """Mark calls of `torch.compile(module)`, outside of the compiled region.
 
     The class inherits its `__call__` in older torch (2.4).
+
+    Args:
+        mark: told about each call.
+        replace: sets an attribute so that it can be put back.
+        called: comes before that, and before anything is compiled.
     """
     compiled = COMPILED_MODULE.get()
     if compiled is None:
@@ -108,6 +118,7 @@ def wrap_compiled_modules(mark: Mark, replace: Callable[[Any, str, Any], None]) 
 
     @functools.wraps(original)
     def call(module: Any, *args: Any, **kwargs: Any) -> Any:
+        called()
         mark("module", id(module), type(getattr(module, "_orig_mod", module)).__name__)
         return original(module, *args, **kwargs)
 

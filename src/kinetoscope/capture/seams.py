@@ -57,7 +57,7 @@ class Seams:
         self._undo.append(undo)
 
     def _compiled(self) -> None:
-        wrap_compiled_modules(self._mark, self.replace)
+        wrap_compiled_modules(self._mark, self.replace, self.modules.compiled_is_called)
 
     def replace(self, owner: Any, name: str, new: Any) -> None:
         """Set an attribute and remember how to put the old one back.

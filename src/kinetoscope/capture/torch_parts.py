@@ -99,6 +99,11 @@ STORE = Part(
 COMPILED_MODULE = Part(
     "torch._dynamo.eval_frame", "OptimizedModule", "calls of compiled modules mark no steps"
 )
+BACKENDS = Part(
+    "torch._dynamo.eval_frame",
+    "cached_backends",
+    "calls of modules are looked at late, for something may be compiled",
+)
 COMPILE_LOCK = Part(
     "torch._dynamo.convert_frame",
     "compile_lock",
@@ -112,7 +117,7 @@ GUARDS = Part("torch._dynamo.utils", "guard_failures", "which guards failed is n
 METRICS = Part(
     "torch._dynamo.utils", "get_compilation_metrics", "what is compiled again is not known"
 )
-COMPILING = (COMPILED_MODULE, COMPILE_LOCK, COUNTERS, BREAKS, GUARDS, METRICS)
+COMPILING = (COMPILED_MODULE, BACKENDS, COMPILE_LOCK, COUNTERS, BREAKS, GUARDS, METRICS)
 """Parts that are used once the program has imported Dynamo."""
 
 
