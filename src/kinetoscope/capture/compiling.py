@@ -39,16 +39,17 @@ class CompileCalls:
 
         Args:
             replace: sets an attribute so that it can be put back.
-            told: called whenever the program calls it.
+            told: called whenever the program has called it.
         """
         torch = sys.modules["torch"]
         original = torch.compile
 
         @functools.wraps(original)
         def compile_(*args: Any, **kwargs: Any) -> Any:
-            told()
             self._note({name: kwargs.get(name) for name in _ARGUMENTS})
-            return original(*args, **kwargs)
+            compiled = original(*args, **kwargs)
+            told()
+            return compiled
 
         replace(torch, "compile", compile_)
 
