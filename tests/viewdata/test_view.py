@@ -236,6 +236,28 @@ def test_what_was_not_recorded_has_no_column(tmp_path: Path) -> None:
     assert titles == ["module", "calls", "host", "share"]
 
 
+def test_what_started_the_program_is_not_shown(tmp_path: Path) -> None:
+    """Under `kinetoscope run` a dozen frames of ours stand above the program's first one."""
+    t = TraceBuilder()
+    for name in ("__main__.py(8): <module>", "kinetoscope/capture/program.py(39): run"):
+        t.python(name, 0, 3_000)
+    t.python("train.py(1): <module>", 1, 2_990)
+    for at in (0, 1000, 2000):
+        t.step(at, 1000)
+        t.op("aten::mm", at + 20, 400)
+    found = recordings.examined(t, tmp_path)
+    page = viewdata.build(found.lead, found.ranks, found.diagnosis.findings)
+    lane = _lane(page, "host")
+    assert page.timeline is not None
+    assert page.flame is not None
+    assert len(lane.rows) == 2, "the program's first frame and its operators, from the top"
+    drawn = {page.timeline.names[i].text for i in unpack(lane.name).tolist()}
+    assert drawn == {"train.py(1): <module>", "aten::mm"}
+    depth, name = unpack(page.flame.depth).tolist(), unpack(page.flame.name).tolist()
+    stack = [(d, page.flame.names[n].text) for d, n in zip(depth, name, strict=True)]
+    assert stack == [(0, "main thread"), (1, "train.py(1): <module>"), (2, "aten::mm")]
+
+
 def test_the_threads_of_the_capture_are_not_shown(tmp_path: Path) -> None:
     t = TraceBuilder()
     for at in (0, 1000, 2000):

@@ -13,7 +13,7 @@ from kinetoscope.trace.trace import IntArray
 from kinetoscope.viewdata.depth import depths
 from kinetoscope.viewdata.idle import gap_starts, idle_pieces
 from kinetoscope.viewdata.names import NamePool
-from kinetoscope.viewdata.own_threads import own_threads
+from kinetoscope.viewdata.own_events import own_frames, own_threads, parents_without
 from kinetoscope.viewdata.pack import pack
 
 SMALLEST = 0.0004
@@ -68,7 +68,9 @@ def _host_paths(analysis: Analysis, pool: NamePool, paths: _Paths) -> IntArray:
     """Path of each node of the call tree, level by level."""
     trace, tree = analysis.trace, analysis.trace.tree
     name = _without_numbers(analysis, pool)
-    depth = depths(tree.parent)
+    own = own_frames(trace)
+    parents = parents_without(tree.parent, own)
+    depth = np.where(own, -1, depths(parents))
     of_node = np.full(tree.rows.size, -1, dtype=np.int64)
     labels = np.array(
         [
@@ -85,9 +87,10 @@ def _host_paths(analysis: Analysis, pool: NamePool, paths: _Paths) -> IntArray:
         return of_node
     root = np.full(len(trace.threads), -1, dtype=np.int64)
     root[threads] = paths.add(np.full(threads.size, -1), labels[threads])
+    of_node[own] = root[tree.thread[own]]
     for level in range(int(depth.max(initial=-1)) + 1):
         nodes = np.flatnonzero(depth == level)
-        parent = root[tree.thread[nodes]] if level == 0 else of_node[tree.parent[nodes]]
+        parent = root[tree.thread[nodes]] if level == 0 else of_node[parents[nodes]]
         of_node[nodes] = paths.add(parent, name[nodes])
     return of_node
 

@@ -18,7 +18,7 @@ from kinetoscope.viewdata.depth import depths
 from kinetoscope.viewdata.details import Details
 from kinetoscope.viewdata.idle import idle_stretches
 from kinetoscope.viewdata.names import NamePool
-from kinetoscope.viewdata.own_threads import own_threads
+from kinetoscope.viewdata.own_events import own_frames, own_threads, parents_without
 from kinetoscope.viewdata.pack import pack
 
 MOST_BOXES = 500_000
@@ -118,18 +118,18 @@ class _Rank:
             ],
             dtype=np.int64,
         )
+        own = own_frames(trace)
+        parents = parents_without(tree.parent, own)
         lane = np.concatenate(
             (
-                lane_of_thread[tree.thread],
+                np.where(own, -1, lane_of_thread[tree.thread]),
                 lane_of_thread[thread[device]],
                 np.full(idle.start.size, idle_lane, dtype=np.int64),
             )
         )
         boxes = make_boxes(
             lane,
-            np.concatenate(
-                (depths(tree.parent), np.zeros(device.size + idle.start.size, np.int64))
-            ),
+            np.concatenate((depths(parents), np.zeros(device.size + idle.start.size, np.int64))),
             np.concatenate((tree.start, ts[device], idle.start)),
             np.concatenate((tree.end, ts[device] + dur[device], idle.end)),
             np.concatenate(
