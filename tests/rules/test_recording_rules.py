@@ -56,3 +56,16 @@ def test_events_that_could_not_be_read_are_counted(tmp_path: Path) -> None:
     path.write_bytes(head + events + bad + b", " + rest)
     lost = _outcomes(path)["PR905"].hits
     assert [h.message for h in lost] == ["1 event could not be read (broken event)."]
+
+
+def test_what_follows_from_a_lack_is_not_named_as_another_one() -> None:
+    """Launch records that match the device's kernels come with the device's kernels."""
+    assert {"device", "launches"} <= RULES["CP204"].needs
+    host = TraceBuilder().step(0, 100).op("aten::mm", 10, 80, dims=[[64, 64], [64, 64]])
+    analysis = Analysis(host.read())
+    lacking = [rule for rule in RULES.values() if "launches" in rule.needs]
+    assert lacking
+    for rule in lacking:
+        reason = rule.run(analysis).reason or ""
+        assert "device activity" in reason
+        assert "launch records" not in reason

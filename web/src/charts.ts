@@ -150,7 +150,7 @@ export function stepChart(steps: StepRow[]): HTMLElement {
   if (steps.some((s) => s.device_ns)) series.push({ label: "device work", values: steps.map((s) => s.device_ns), color: CLASS_COLORS.compute, points: steps.length < 80 });
   return h("div", { class: "block" },
     facts([["median", duration(sorted[sorted.length >> 1]), DEF.stepMedian], ["spread", percent(spread), DEF.stepSpread], [`longest, step ${slowest.index}`, duration(slowest.host_ns), DEF.stepMax]]),
-    steps.length > 1 ? lines("Length of each step and the device work in it", steps.map((s) => s.index), series, { formatX: (v) => `step ${v}`, formatY: duration, stepsX: WHOLE_STEPS }) : null,
+    steps.length > 1 ? lines("Length of each step and the device work in it", steps.map((s) => s.index), series, { formatX: (v) => `step ${v}`, formatY: (v) => (v ? duration(v) : "0"), stepsX: WHOLE_STEPS }) : null,
     tableView(stepTable(steps)));
 }
 

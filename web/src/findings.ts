@@ -136,12 +136,19 @@ export function connect(page: Document_, found: HTMLElement, hooks: FindingHooks
   });
 }
 
+/** More codes than this in one line are only shown on demand. */
+const MOST_CODES = 12;
+
 function rules(page: Document_): HTMLElement {
   const { result, words } = page;
   const box = h("div", { class: "rules" }, h("h3", { text: "What was looked at" }), h("p", { text: `${words.rules}.` }));
   if (words.skipped.length) {
     const list = h("ul");
-    for (const line of words.skipped) list.append(h("li", {}, line.text, h("small", { text: line.codes.join(", ") })));
+    for (const { text, codes } of words.skipped) {
+      const named = h("small", { text: codes.join(", ") });
+      const folded = codes.length > MOST_CODES ? h("details", {}, h("summary", { text: "Which" }), named) : named;
+      list.append(h("li", {}, text, folded));
+    }
     box.append(h("h4", { text: "To let more rules look, record" }), list);
   }
   const quiet = result.rules.filter((rule) => rule.status === "silent" && rule.reason);

@@ -130,9 +130,16 @@ class Rule:
         """The module's docstring: the rule's page in Markdown."""
         return sys.modules[self.check.__module__].__doc__ or ""
 
+    def _missing(self, analysis: Analysis) -> list[Need]:
+        """What the rule needs and the recording lacks: without a device that, not its launches."""
+        missing = {need for need in self.needs if not analysis.has(need)}
+        if "launches" in missing and not analysis.has("device"):
+            missing = missing - {"launches"} | {"device"}
+        return sorted(missing)
+
     def run(self, analysis: Analysis, options: Options | None = None) -> Outcome:
         """Answer on any trace: fired, silent, skipped (what is missing) or errored."""
-        missing = [need for need in sorted(self.needs) if not analysis.has(need)]
+        missing = self._missing(analysis)
         if missing:
             reason = "the recording lacks " + "; ".join(NEED_TEXT[need] for need in missing)
             return Outcome(self, "skipped", reason=reason)
