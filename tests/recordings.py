@@ -35,6 +35,17 @@ def training(trace: TraceBuilder | None = None, *, steps: int = 4) -> TraceBuild
     return trace
 
 
+def host_only(*, steps: int = 4) -> TraceBuilder:
+    """A program on a processor: no device is recorded."""
+    trace = TraceBuilder()
+    for i in range(steps):
+        at = 1000 * i
+        trace.step(at, 1000)
+        trace.python("train.py(20): step", at + 1, 990)
+        trace.module("Linear_0", at + 10, 500).op("aten::mm", at + 20, 400, dims=[[8, 8], [8, 8]])
+    return trace
+
+
 def waiting(load: int, *, steps: int = 8) -> TraceBuilder:
     """A loop of a kernel of 1 ms, behind a DataLoader that takes `load` us a step if any."""
     trace = TraceBuilder()

@@ -91,6 +91,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
             rules=told.rules,
         ),
         "result": folder / "result.html",
+        "host": _page_of(recordings.examined(recordings.host_only(), folder), folder / "host.html"),
     }
     made["result"].write_text(render(results.diagnosis(), "html"), encoding="utf-8")
     made.update(_comparisons(folder))

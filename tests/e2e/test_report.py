@@ -51,6 +51,20 @@ def test_the_first_screen_answers(open_page: Open) -> None:
         assert box["y"] + box["height"] <= 900, selector
 
 
+def test_a_device_that_was_not_recorded_has_no_zeros(open_page: Open) -> None:
+    page = open_page("host")
+    assert "device work" not in _text(page, "#steps thead")
+    assert "device" not in _text(page, "#tables thead")
+    assert "device work" in _text(open_page("training"), "#steps thead")
+
+
+def test_many_codes_are_shown_on_demand(open_page: Open) -> None:
+    line = open_page("host").locator("#findings li", has_text="rules need device activity")
+    assert "CP204" not in line.inner_text()
+    line.locator("summary").press("Enter")
+    assert "CP204" in line.inner_text()
+
+
 @pytest.mark.parametrize("name", ["training", "job", "result", "hostile"])
 def test_no_section_is_blank(open_page: Open, name: str) -> None:
     page = open_page(name)
