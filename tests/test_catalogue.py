@@ -109,3 +109,9 @@ def test_examples_do_what_they_say(rule: Rule, example: Example, tmp_path: Path)
         analysis.peers = tuple(a for a in analyses if a is not analysis)
     outcome = rule.run(analyses[0])
     assert outcome.status == ("fired" if example.fires else "silent"), outcome.reason
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.code)
+def test_large_numbers_in_messages_have_separators(rule: Rule) -> None:
+    """As in the evidence beside them: 1,258 and not 1258."""
+    assert ":.0f}" not in _file(rule).read_text(encoding="utf-8")

@@ -68,7 +68,7 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
     cautious = Change(host_cut=host_back, host_cut_factor=0.5, durations=(copied, shorter))
     yield Hit(
         message=(
-            f"DDP copies {round(back.size / steps)} gradients out of its buckets in every step: "
+            f"DDP copies {round(back.size / steps):,} gradients out of its buckets in every step: "
             f"{duration(host)} on the host, {duration(device)} on the device."
         ),
         evidence=(

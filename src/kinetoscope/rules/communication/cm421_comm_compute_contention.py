@@ -71,7 +71,7 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
     start = analysis.trace.column("ts_ns")[rows]
     yield Hit(
         message=(
-            f"{round(rows.size / analysis.steps)} kernels a step take "
+            f"{round(rows.size / analysis.steps):,} kernels a step take "
             f"{times(float(dur.sum()) / max(alone, 1))} as long under communication as alone: "
             f"{duration(total)} of each step."
         ),

@@ -68,7 +68,7 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
         return
     yield Hit(
         message=(
-            f"The host launches {bound.per_step:.0f} kernels and copies a step, of "
+            f"The host launches {bound.per_step:,.0f} kernels and copies a step, of "
             f"{duration(bound.kernel_ns)} each, and is too slow for the device, which waits for "
             f"{percent(bound.share)} of the step as recorded."
         ),
@@ -83,7 +83,7 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
 
 
 def _fix(*, training: bool, reads: float) -> Fix:
-    several = f" Each of the {reads:.0f} reads from the device ends a graph: remove them first."
+    several = f" Each of the {reads:,.0f} reads from the device ends a graph: remove them first."
     one = " The read from the device ends a graph: remove it first."
     first = "" if reads < 1 else one if round(reads) == 1 else several
     if training:

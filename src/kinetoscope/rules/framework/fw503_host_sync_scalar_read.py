@@ -95,7 +95,7 @@ def _fix(per_step: float, options: Thresholds) -> Fix:
     many = per_step >= options.many_per_step
     return Fix(
         summary=(
-            f"Collect the {per_step:.0f} values in one tensor and read it once, or keep them on "
+            f"Collect the {per_step:,.0f} values in one tensor and read it once, or keep them on "
             "the device."
             if many
             else "Keep the value on the device and read it only when it is printed."

@@ -93,7 +93,7 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
     gone = merge(between, extra)
     yield Hit(
         message=(
-            f"The compiled program runs as {per_step:.0f} regions a step instead of one "
+            f"The compiled program runs as {per_step:,.0f} regions a step instead of one "
             f"({breaks} graph breaks{where}); what lies between them takes "
             f"{duration(measure(between) // steps)} of each step on the host."
         ),

@@ -72,7 +72,7 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
         return
     yield Hit(
         message=(
-            f"Compiled code launches {bound.per_step:.0f} kernels a step one by one, and the "
+            f"Compiled code launches {bound.per_step:,.0f} kernels a step one by one, and the "
             f"device waits for {percent(bound.share)} of the step as recorded; no CUDA graph is "
             "replayed."
         ),

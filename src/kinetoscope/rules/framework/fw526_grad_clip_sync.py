@@ -63,9 +63,9 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
     reading, looping = analysis.extent(ops), analysis.extent(single)
     gone = np.concatenate((waits.calls, calls_inside(analysis, single)))
     both = merge(reading, looping)
-    what = [f"reads {waits.call.size / steps:.0f} values back"] if waits.call.size else []
+    what = [f"reads {waits.call.size / steps:,.0f} values back"] if waits.call.size else []
     if single.size:
-        what.append(f"computes {single.size / steps:.0f} norms one by one")
+        what.append(f"computes {single.size / steps:,.0f} norms one by one")
     yield Hit(
         message=(
             f"Gradient clipping {' and '.join(what)}, {duration(measure(both) // steps)} of "

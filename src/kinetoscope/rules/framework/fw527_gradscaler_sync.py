@@ -54,7 +54,7 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
     reading, blocked = analysis.extent(ops), blocked_per_step(analysis, waits)
     yield Hit(
         message=(
-            f"GradScaler reads {ops.size / analysis.steps_on_host:.0f} values a step from the "
+            f"GradScaler reads {ops.size / analysis.steps_on_host:,.0f} values a step from the "
             f"device to decide about the optimizer's step; the host waits {duration(blocked)}."
         ),
         evidence=(

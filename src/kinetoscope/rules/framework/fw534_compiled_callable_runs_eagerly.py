@@ -72,8 +72,8 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
     steps = analysis.steps_on_host
     yield Hit(
         message=(
-            f"A compiled function runs eagerly: its {wrappers.size / steps:.0f} calls a step "
-            f"issue {ops.size / steps:.0f} plain operators and no compiled region, "
+            f"A compiled function runs eagerly: its {wrappers.size / steps:,.0f} calls a step "
+            f"issue {ops.size / steps:,.0f} plain operators and no compiled region, "
             f"{duration(measure(inside) // steps)} of host time."
         ),
         evidence=(

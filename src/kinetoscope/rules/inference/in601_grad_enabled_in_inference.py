@@ -76,7 +76,7 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
     recording = analysis.extent(rows)
     yield Hit(
         message=(
-            f"The forward pass makes {nodes:.0f} autograd nodes a step, and no backward pass "
+            f"The forward pass makes {nodes:,.0f} autograd nodes a step, and no backward pass "
             "uses them: its intermediate results stay in memory until the output is released."
         ),
         evidence=(

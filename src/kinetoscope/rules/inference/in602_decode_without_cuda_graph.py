@@ -65,7 +65,7 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
         return
     yield Hit(
         message=(
-            f"Each decoding step launches {bound.per_step:.0f} kernels of "
+            f"Each decoding step launches {bound.per_step:,.0f} kernels of "
             f"{duration(bound.kernel_ns)} one by one, and the device waits for "
             f"{percent(bound.share)} of the time as recorded."
         ),
