@@ -311,3 +311,24 @@ def test_work_between_two_copies_is_told_once() -> None:
         t.kernel("gemm", at + 9_200, 500, launch_at=at + 9_150)
     (hit,) = run("IN612", t, step_us=10_000).hits
     assert "results of each request from the device" in hit.message
+
+
+@pytest.mark.parametrize(("device", "least", "most"), [(False, 1.02, 1.1), (True, 1.3, 2.5)])
+def test_the_fused_encoder_layer_saves_launches_and_no_arithmetic(
+    device: bool, least: float, most: float
+) -> None:
+    """Layers of 900 us: launches of short kernels on a device, products on a processor."""
+    t = TraceBuilder()
+    for request in range(4):
+        at = request * 10_000
+        t.step(at, 10_000)
+        for layer in range(10):
+            begin = at + 10 + 950 * layer
+            t.module(f"TransformerEncoderLayer_{layer}", begin, 900)
+            for op in range(8):
+                start = begin + 10 + 110 * op
+                t.op("aten::linear", start, 100, seq=request * 100 + layer * 8 + op)
+                if device:
+                    t.kernel("gemm", start + 60, 5, launch_at=start + 50)
+    hit = run("IN601", t, step_us=10_000).hits[0]
+    assert least <= hit.gain.mid <= most

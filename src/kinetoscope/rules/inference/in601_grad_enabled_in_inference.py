@@ -103,7 +103,10 @@ def _changes(
     slow = analysis.extent(analysis.in_steps(analysis.matching(has_fast_path)))
     low = Change(host_cut=recording, host_cut_factor=options.cautious)
     trained = analysis.named("aten::native_dropout").size > 0
-    if trained or not measure(slow) or analysis.matching(is_fast_path).size:
+    # On a processor the time is arithmetic, which the fused operator does as well: three encoder
+    # layers became 1.1 times as fast.
+    host = analysis.device is None
+    if trained or host or not measure(slow) or analysis.matching(is_fast_path).size:
         return (
             low,
             replace(low, host_cut_factor=options.likely),
