@@ -197,3 +197,12 @@ def test_a_processor_of_few_runs_says_that_little_is_known() -> None:
 def test_scaling_needs_different_numbers() -> None:
     with pytest.raises(UsageError, match="different numbers of ranks"):
         compare_scaling([[run(40)], [run(40)]])
+
+
+def test_a_measured_step_time_is_taken_as_it_is() -> None:
+    """It is a mean over many steps; a slow step of the few recorded ones says nothing about it."""
+    uneven = (1.0, 1.0, 1.0, 4.0)
+    for pinned, ms in ((True, 40.0), (False, 70.0)):
+        recorded = Recorded(operators=True, shapes=True, pinned=pinned)
+        side = compare(run(40, jitter=uneven, recorded=recorded), run(30)).before
+        assert side.step_ns == pytest.approx(ms * MS, rel=0.01)

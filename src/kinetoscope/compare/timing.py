@@ -115,6 +115,8 @@ def run_of(profile: Profile) -> Run:
     whole = np.array([float(max(lead.recorded_ns, 1))])
     periods = max(sides, key=lambda p: float(p.mean()), default=whole)
     typical = periods.mean() / max(lead.recorded_ns, 1) if periods.mean() > 0 else 1.0
+    if profile.recorded.pinned:  # measured without the profiler: a mean already
+        typical = 1.0
     return Run(
         periods=periods if periods.mean() > 0 else whole,
         low=float(max(lead.low_ns, 1)) * typical,
