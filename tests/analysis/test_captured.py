@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from kinetoscope import diagnose
+from kinetoscope.analysis.captured import capture_notes
+from kinetoscope.result import CaptureInfo
 from kinetoscope.testing import TraceBuilder
 
 _MS = 1_000
@@ -42,4 +44,10 @@ def test_a_window_that_the_host_ran_ahead_of_is_timed_by_the_device(tmp_path: Pa
         ("light", 60, 0.1),
         ("full", 6, 0.0),
     ]
-    assert any("light window +10%, full window +0%" in note for note in found.notes)
+    assert any("light window +10 %, full window +0 %" in note for note in found.notes)
+
+
+def test_what_was_said_during_the_run_is_a_sentence_in_the_notes() -> None:
+    said = ("the pace changed by 4 %",)
+    info = CaptureInfo(step_source="user", step_label="step()", steady=True, problems=said)
+    assert capture_notes(info) == ("The pace changed by 4 %.",)

@@ -74,7 +74,7 @@ def test_an_epoch_longer_than_the_full_window_is_told() -> None:
     timed = _timed(*([2] * 10 + [202] + [2] * 24 + [202] + [2] * 24 + [202] + [2] * 5))
     assert timed.step_ns == 10 * MS  # 24 steps of 2 ms and one of 202 ms
     text = "every 25 steps one takes 200 ms longer, as at the start of an epoch or for a checkpoint"
-    assert told([timed], 20)[0].startswith(f"{text}: 80% of the stated step time; the 20 steps of")
+    assert told([timed], 20)[0].startswith(f"{text}: 80 % of the stated step time; the 20 steps of")
     assert told([timed], 25) == []
 
 
@@ -116,7 +116,7 @@ def test_a_pace_that_changed_is_told() -> None:
     slower = [_timed(*[10] * 30), _timed(*[14] * 30)]
     assert change(*slower) == pytest.approx(0.4)
     (text,) = told(slower, 20)
-    assert text.startswith("the program's pace changed by +40% during the capture: 10.0 ms a step")
+    assert text.startswith("the program's pace changed by +40 % during the capture: 10.0 ms a step")
     assert text.endswith("before the windows, 14.0 ms after them")
     (text,) = told([_timed(*[10] * 30), _timed(*[500] * 3)], 20)
     assert text.startswith("the program's pace changed 50 times during the capture: 10.0 ms a step")

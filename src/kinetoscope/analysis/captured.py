@@ -88,10 +88,10 @@ def capture_notes(info: CaptureInfo | None) -> tuple[str, ...]:
     """How the step time was measured, what each window cost, and what went wrong."""
     if info is None:
         return ()
-    notes = list(info.problems)
+    notes = [f"{text[:1].upper()}{text[1:].rstrip('.')}." for text in info.problems]
     if info.baseline_ns is not None:
         windows = ", ".join(
-            f"{window.name} window {window.overhead:+.0%}"
+            f"{window.name} window {100 * window.overhead:+.0f} %"
             for window in info.windows
             if window.overhead is not None
         )

@@ -211,15 +211,15 @@ def _pauses(halves: Sequence[Timed], full_steps: int) -> Iterator[str]:
         share = found.pause / found.cycle / last.step_ns
         yield (
             f"every {found.cycle} steps one takes {longer} longer, as at the start of an epoch or "
-            f"for a checkpoint: {share:.0%} of the stated step time; the {full_steps} steps of the "
-            "full window may lack it"
+            f"for a checkpoint: {100 * share:.0f} % of the stated step time; the {full_steps} "
+            "steps of the full window may lack it"
         )
 
 
 def _changes(halves: Sequence[Timed]) -> Iterator[str]:
     changed = change(halves[0], halves[-1])
     if changed:
-        how = f"by {changed:+.0%}" if changed < 2 else f"{1 + changed:.0f} times"
+        how = f"by {100 * changed:+.0f} %" if changed < 2 else f"{1 + changed:.0f} times"
         yield (
             f"the program's pace changed {how} during the capture: "
             f"{duration(halves[0].step_ns)} a step before the windows, "
