@@ -65,7 +65,7 @@ def test_a_program_that_is_too_short_says_so(tmp_path: Path) -> None:
     ran = capture(tmp_path, TRAIN, "2")
     assert ran.code == 0
     assert ran.result is None
-    assert "too short: 2 steps" in ran.err
+    assert "ended after 2 steps" in ran.err
 
 
 def test_a_crash_in_the_middle_still_gives_a_result(tmp_path: Path) -> None:

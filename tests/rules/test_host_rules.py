@@ -244,6 +244,22 @@ def test_the_python_of_a_librarys_model_is_a_matter_of_the_model() -> None:
     assert "compile" in hit.fix.summary
 
 
+@pytest.mark.parametrize("recorded", [True, False])
+def test_modules_of_a_thread_whose_operators_are_not_recorded_are_not_empty(recorded: bool) -> None:
+    """Torch records the operators of the thread that starts the profiler, and the Python of all."""
+    t = TraceBuilder()
+    for step in range(4):
+        at = step * 1_000.0
+        t.step(at, 1_000)
+        t.python("serve.py(4): answer", at + 1, 998)
+        t.op("aten::mm", at + 10, 20)
+        for i in range(8):
+            t.module(f"Dropout_{i}", at + 50 + i * 100, 90, tid=77)
+        if recorded:
+            t.op("aten::mm", at + 900, 20, tid=77)
+    assert _run("FW522", t).status == ("fired" if recorded else "silent")
+
+
 def test_a_call_that_blocks_an_idle_device_is_named_without_a_gain() -> None:
     t = TraceBuilder()
     t.step(0, 100_000)

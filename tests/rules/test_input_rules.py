@@ -37,6 +37,18 @@ def loader_program(
     return t
 
 
+def test_batches_are_pinned_where_there_is_a_device() -> None:
+    t = TraceBuilder()
+    for step in range(5):
+        t.step(step * 1_000, 1_000)
+        t.loader(step * 1_000, 600)
+        t.op("aten::mm", step * 1_000 + 610, 380)
+    on_cpu = run("DL101", t).hits[0].fix.snippet
+    on_device = run("DL101", loader_program(6_000, 4_000)).hits[0].fix.snippet
+    assert "pin_memory" not in on_cpu
+    assert on_device.endswith(", pin_memory=True)")
+
+
 def test_a_loader_in_the_main_process_gains_what_it_takes() -> None:
     outcome = run("DL101", loader_program(6_000, 4_000))
     assert value(outcome, "loader_time") == 6_000_000

@@ -27,7 +27,7 @@ def why_nothing(finder: StepFinder) -> str:
         )
     if marks is None or marks.count < 3:
         seen = max(m.count for m in finder.marks.values())
-        return f"the program was too short: {seen} steps were seen, 3 are needed"
+        return f"the program ended after {seen} steps, too few to record any"
     return f"the program ended after {marks.count} steps, before they were steady"
 
 

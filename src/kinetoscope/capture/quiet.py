@@ -12,7 +12,7 @@ from typing import IO
 
 _CHATTER = (
     *(b"USDT:", b"SyncActivityProfilerHandler", b"CPUAllocator.cpp", b"ActivityProfiler"),
-    *(b"output_json.cpp", b"CUPTI", b"DeviceProperties.cpp"),
+    *(b"output_json.cpp", b"CUPTI", b"DeviceProperties.cpp", b"External init callback"),
 )
 """What is said in these lines is either of no use, or said by us in other words."""
 _CUPTI = re.compile(rb"CUPTI_ERROR_\w+")

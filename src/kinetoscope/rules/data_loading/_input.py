@@ -21,6 +21,12 @@ _TIMED_BYTES = 1 << 20
 """Smaller copies are limited by latency; their speed says nothing about the link."""
 
 
+def loader_call(analysis: Analysis, *arguments: str) -> str:
+    """A call of `DataLoader` to paste: with pinned batches only where there is a device."""
+    pinned = ("pin_memory=True",) if analysis.device is not None else ()
+    return f"DataLoader({', '.join((*arguments, *pinned))})"
+
+
 def loader_rows(analysis: Analysis, test: Callable[[str], bool]) -> IntArray:
     """Rows of the loader's ranges inside the steady steps whose name passes the test."""
     rows = analysis.in_steps(analysis.rows(Kind.LOADER))

@@ -29,7 +29,12 @@ from kinetoscope.metrics.intervals import measure
 from kinetoscope.replay import Change
 from kinetoscope.result import Evidence, Fix, Location
 from kinetoscope.rules.api import Example, Hit, Options, Rule
-from kinetoscope.rules.data_loading._input import exposed_ratio, loader_rows, loader_work
+from kinetoscope.rules.data_loading._input import (
+    exposed_ratio,
+    loader_call,
+    loader_rows,
+    loader_work,
+)
 from kinetoscope.trace.frames import is_loader_in_process
 from kinetoscope.trace.trace import IntArray
 from kinetoscope.units import duration, percent
@@ -85,8 +90,9 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
         fix=Fix(
             summary=f"Load batches in {workers} worker processes and keep them alive between "
             "epochs.",
-            snippet=f"DataLoader(..., num_workers={workers}, persistent_workers=True, "
-            "pin_memory=True)",
+            snippet=loader_call(
+                analysis, "...", f"num_workers={workers}", "persistent_workers=True"
+            ),
             reference="https://docs.pytorch.org/docs/stable/data.html#multi-process-data-loading",
         ),
         gain=analysis.gain(

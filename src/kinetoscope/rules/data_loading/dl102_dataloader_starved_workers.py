@@ -40,7 +40,7 @@ from kinetoscope.replay import Change
 from kinetoscope.result import Evidence, Fix, Gain
 from kinetoscope.rules.api import Example, Hit, Options, Rule
 from kinetoscope.rules.data_loading._epochs import epochs
-from kinetoscope.rules.data_loading._input import exposed_ratio, loader_rows
+from kinetoscope.rules.data_loading._input import exposed_ratio, loader_call, loader_rows
 from kinetoscope.trace.frames import is_loader_of_processes, is_wait
 from kinetoscope.trace.trace import IntArray
 from kinetoscope.units import duration, percent
@@ -101,8 +101,13 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
             f"{factor} times as many, within the cores) and prefetch_factor, or make the data "
             "set's __getitem__ cheaper. Record a few batches with num_workers=0 to see where it "
             "spends its time.",
-            snippet="DataLoader(..., num_workers=os.cpu_count() // ranks_per_host, "
-            "prefetch_factor=4, persistent_workers=True, pin_memory=True)",
+            snippet=loader_call(
+                analysis,
+                "...",
+                "num_workers=os.cpu_count() // ranks_per_host",
+                "prefetch_factor=4",
+                "persistent_workers=True",
+            ),
             reference="https://docs.pytorch.org/docs/stable/data.html#multi-process-data-loading",
         ),
         gain=_gain(analysis, waiting, step) if lasts or bursts else _hidden_gain(analysis, waiting),

@@ -28,7 +28,7 @@ from kinetoscope.metrics.intervals import measure, subtract
 from kinetoscope.replay import Change
 from kinetoscope.result import Evidence, Fix
 from kinetoscope.rules.api import Example, Hit, Options, Rule
-from kinetoscope.rules.data_loading._input import exposed_ratio, loader_work
+from kinetoscope.rules.data_loading._input import exposed_ratio, loader_call, loader_work
 from kinetoscope.trace.calltree import nearest
 from kinetoscope.trace.kinds import Kind
 from kinetoscope.trace.torch_frames import is_datapipe, is_datapipe_frame
@@ -77,7 +77,7 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
         fix=Fix(
             summary="Replace the chain by a map-style data set and a DataLoader with workers, or "
             "by torchdata.nodes.",
-            snippet="DataLoader(dataset, num_workers=4, persistent_workers=True, pin_memory=True)",
+            snippet=loader_call(analysis, "dataset", "num_workers=4", "persistent_workers=True"),
             reference="https://docs.pytorch.org/docs/stable/data.html#multi-process-data-loading",
         ),
         gain=analysis.gain(

@@ -33,13 +33,18 @@ def of_library(library: Library) -> Fix:
     return Fix(
         summary=f"This Python is that of `{library.name}` around the steps: log and call back less "
         "often, use fewer callbacks, or give each step more work.",
-        snippet="trainer = Trainer(..., log_every_n_steps=50)  # Lightning\n"
-        "args = TrainingArguments(..., logging_steps=50)   # Transformers",
+        snippet=_SNIPPETS.get(library.name, ""),
         reference=_SPEED,
     )
 
 
-_SPEED = "https://lightning.ai/docs/pytorch/stable/advanced/speed.html"
+_LIGHTNING = "trainer = Trainer(..., log_every_n_steps=50)"
+_SNIPPETS = {
+    "lightning": _LIGHTNING,
+    "pytorch_lightning": _LIGHTNING,
+    "transformers": "args = TrainingArguments(..., logging_steps=50)",
+}
+_SPEED = "https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html"
 _LOOP = 1.5
 """A frame longer than this many steps holds the loop over them."""
 

@@ -152,6 +152,8 @@ def _calls(analysis: Analysis) -> _Calls:
     needed = nodes_named(trace, is_parallel_wrapper)
     wrapper = module & (children == 1) & (operators == 0) & ~needed & (above >= 0)
     inner = np.flatnonzero(module & (above >= 0) & wrapper[np.maximum(above, 0)])
+    # Torch records the operators of one thread, and the Python of all.
+    seen = np.isin(tree.thread, np.unique(tree.thread[tree.kind == Kind.CPU_OP]))
     hooks = _hooks(analysis)
     calling = np.zeros(size, dtype=bool)
     calling[tree.parent[hooks]] = True
@@ -160,7 +162,7 @@ def _calls(analysis: Analysis) -> _Calls:
         calling=calling,
         wrappers=np.flatnonzero(wrapper),
         inner=inner,
-        empty=np.flatnonzero(module & (children == 0) & (operators == 0) & ~needed),
+        empty=np.flatnonzero(module & seen & (children == 0) & (operators == 0) & ~needed),
     )
 
 
