@@ -39,6 +39,7 @@ ALIASES = {
     "MM307": ("FW509",),
     "MM308": ("MM305",),
     "IN602": ("FW501",),
+    "IN622": ("IN623",),
     "MM311": ("CP212",),
 }
 """Rules that name the same cause."""

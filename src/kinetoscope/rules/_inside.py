@@ -51,3 +51,44 @@ def outermost_ops(trace: Trace, chosen: Flags) -> IntArray:
 def extent_of_nodes(trace: Trace, nodes: IntArray) -> Intervals:
     """Host time of call-tree nodes."""
     return union(trace.tree.start[nodes], trace.tree.end[nodes])
+
+
+_FILLED = 0.4
+"""Part of a Python frame that its calls take at least, where it is there for them alone."""
+
+
+def host_with_callers(work: DeviceOps, which: IntArray) -> Intervals:
+    """Host time of all that is there only to launch these device events.
+
+    An operator, a module or a function goes with its last launch. A function that does much of its
+    own besides stays.
+    """
+    node_of, thread = work.trace.links.node[work.rows], work.thread_of_call
+    which = which[node_of[which] >= 0]
+    found = [np.empty(0, dtype=np.int64)]
+    for one in np.unique(thread[which]).tolist():
+        mine = which[thread[which] == one]
+        every = np.sort(work.at[(thread == one) & (work.call >= 0)])
+        node = np.unique(node_of[mine])
+        while node.size:
+            goes = _for_them_alone(work.trace, node, every, np.sort(work.at[mine]))
+            found.append(node[~goes])
+            node = np.unique(work.trace.tree.parent[node[goes]])
+    return extent_of_nodes(work.trace, np.concatenate(found))
+
+
+def _for_them_alone(trace: Trace, node: IntArray, every: IntArray, chosen: IntArray) -> Flags:
+    """Which of these nodes lie in one that launches nothing but the chosen events."""
+    tree = trace.tree
+    up, which = np.unique(tree.parent[node], return_inverse=True)
+    start, end = tree.start[np.maximum(up, 0)], tree.end[np.maximum(up, 0)]
+    inside = np.bincount(which, tree.end[node] - tree.start[node])
+    kind = tree.kind[np.maximum(up, 0)]
+    filled = np.isin(kind, (Kind.PYTHON, Kind.MODULE)) & (inside >= _FILLED * (end - start))
+    alone = _count(every, start, end) == _count(chosen, start, end)
+    return np.asarray(((up >= 0) & alone & (filled | (kind == Kind.CPU_OP)))[which])
+
+
+def _count(moments: IntArray, start: IntArray, end: IntArray) -> IntArray:
+    """How many of these moments lie in each stretch."""
+    return np.asarray(np.searchsorted(moments, end) - np.searchsorted(moments, start))

@@ -33,6 +33,7 @@ from kinetoscope.analysis import Analysis
 from kinetoscope.metrics.device_ops import DeviceOps, args_of
 from kinetoscope.replay import Change
 from kinetoscope.result import Evidence, Fix
+from kinetoscope.rules._inside import host_with_callers
 from kinetoscope.rules.api import Example, Hit, Options, Rule
 from kinetoscope.rules.compute._kernels import (
     busy_share,
@@ -63,8 +64,8 @@ class Thresholds(Options, frozen=True):
     reached: tuple[float, float, float] = (0.2, 0.4, 0.7)
     """Share of the memory's bandwidth at which rows are looked up or added up."""
     sort_ns: tuple[int, int, int] = (150_000, 80_000, 40_000)
-    """Time of a sum by class beyond its traffic: the backward pass of a lookup sorts the indices
-    in some ten small kernels."""
+    """Time of a sum by class beyond its traffic, on the device and as much on the host: the
+    backward pass of a lookup sorts the indices in some ten small kernels."""
 
 
 @dataclass(frozen=True)
@@ -160,8 +161,8 @@ def _with_products(
     at = positions(work, costs.rows[fits])
     forward = ~work.backward[at] & ~work.optimizer[at]
     first = fits[forward][_first_after(work, at[forward], scattered)]
-    mine = positions(work, costs.rows[first])
-    backward = work.backward[at] & np.isin(work.anchor[at], work.anchor[mine])
+    own = analysis.trace.tree.node_of[costs.op_row[first]]
+    backward = work.backward[at] & np.isin(work.anchor[at], own)
     chosen = np.sort(np.concatenate((first, fits[backward])))
     products = positions(work, costs.rows[chosen])
     width = np.where(costs.n[chosen] == classes, costs.m[chosen], costs.n[chosen])
@@ -208,14 +209,21 @@ def _changes(
         [one.width * (one.rows + np.where(one.summed, one.classes, one.rows)) for one in found]
     )[order]
     bandwidth = analysis.peaks.bandwidth_gbps if analysis.peaks is not None else None
-    dropped = work.call[made]
+    dropped, host = work.call[made], host_with_callers(work, made)
     changes = []
     for reached, sort_ns in zip(options.reached, options.sort_ns, strict=True):
         new = np.where(summed, float(sort_ns), 0.0)
         if bandwidth is not None:
             new = new + 4.0 * elements / (reached * bandwidth)
         times = work.rows[products], shrunk(work.ns[products], new)
-        changes.append(Change(durations=times, drop_calls=np.unique(dropped[dropped >= 0])))
+        changes.append(
+            Change(
+                durations=times,
+                drop_calls=np.unique(dropped[dropped >= 0]),
+                host_cut=host,
+                extra_host_ns=int(sort_ns * summed.sum() / max(analysis.steps_on_host, 1)),
+            )
+        )
     return changes
 
 
