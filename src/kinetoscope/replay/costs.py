@@ -65,11 +65,34 @@ def _host(model: Model, change: Change, deflate: float) -> tuple[IntArray, IntAr
         left = subtract(model.profiler, merge(*(cut for cut, _ in layers)))
         segment = segment - min(deflate, 1.0) * Coverage(left).between(*model.segments)
         kept = np.where(model.segment > 0, segment / np.maximum(model.segment, 1), 1.0)
-        overhead = deflate * model.segment_overhead * np.clip(kept, 0, 1)
+        kept = np.clip(kept, 0, 1)
+        overhead = deflate * _of_the_rest(model, kept) * model.segment_overhead * kept
         from_call = np.clip(np.minimum(overhead, cost - LEAST_CALL_NS), 0, 0.5 * overhead)
         cost = cost - from_call
         segment = np.maximum(segment - (overhead - from_call), _LEAST_SEGMENT * segment)
     return np.maximum(segment, 0).astype(np.int64), np.maximum(cost, 0).astype(np.int64)
+
+
+_EVEN = 1.0
+"""How far profiling stretches what a change removes as it stretches the rest, where it has more
+events for its time."""
+_MOST_OF_THE_REST = 1.5
+
+
+def _of_the_rest(model: Model, kept: npt.NDArray[np.float64]) -> float:
+    """Factor on the overhead of what a change leaves.
+
+    Code that a change removes is often a tight loop: many small operators, each of which costs
+    the profiler less than one that is met once a step. Fifteen programs with such loops saved
+    about the share of the step that was recorded for them.
+    """
+    whole = float(model.segment_overhead.sum())
+    rest = float((model.segment_overhead * kept).sum())
+    time = float(model.segment.sum())
+    if rest <= 0 or time <= 0 or rest >= whole:
+        return 1.0
+    even = whole * float((model.segment * kept).sum()) / time
+    return min(max(1.0 + _EVEN * (even / rest - 1.0), 1.0), _MOST_OF_THE_REST)
 
 
 def _device(model: Model, change: Change, deflate: float) -> IntArray:
