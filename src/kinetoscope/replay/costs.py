@@ -73,10 +73,10 @@ def _host(model: Model, change: Change, deflate: float) -> tuple[IntArray, IntAr
     return np.maximum(segment, 0).astype(np.int64), np.maximum(cost, 0).astype(np.int64)
 
 
-_EVEN = 1.0
-"""How far profiling stretches what a change removes as it stretches the rest, where it has more
-events for its time."""
 _MOST_OF_THE_REST = 1.5
+_PACE = 0.7
+"""A device that is as busy as that sets the pace: there a faster rest would be no gain of the
+change."""
 
 
 def _of_the_rest(model: Model, kept: npt.NDArray[np.float64]) -> float:
@@ -89,10 +89,11 @@ def _of_the_rest(model: Model, kept: npt.NDArray[np.float64]) -> float:
     whole = float(model.segment_overhead.sum())
     rest = float((model.segment_overhead * kept).sum())
     time = float(model.segment.sum())
-    if rest <= 0 or time <= 0 or rest >= whole:
+    recorded = int(model.call_end[-1] - model.call_start[0])
+    if rest <= 0 or time <= 0 or rest >= whole or model.duration.sum() > _PACE * recorded:
         return 1.0
     even = whole * float((model.segment * kept).sum()) / time
-    return min(max(1.0 + _EVEN * (even / rest - 1.0), 1.0), _MOST_OF_THE_REST)
+    return min(max(even / rest, 1.0), _MOST_OF_THE_REST)
 
 
 def _device(model: Model, change: Change, deflate: float) -> IntArray:
