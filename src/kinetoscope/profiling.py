@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from kinetoscope.capture.session import Recording
+from kinetoscope.capture.outcome import Recording
 from kinetoscope.errors import InputError, KinetoscopeError
 from kinetoscope.result import Diagnosis
 

@@ -109,3 +109,10 @@ def test_a_window_that_is_much_work_to_write_ends_early() -> None:
     assert enough(1, 2e9)
     assert not enough(0, 2e9)
     assert not enough(5, 0.5e9, 6)  # nor is a cycle cut
+
+
+def test_steps_that_are_far_quicker_than_planned_get_a_new_plan() -> None:
+    plan = make_plan(5.0, CaptureOptions(budget_s=60.0), start=3, steady=False)
+    assert plan.far_too_slow(0.02)  # compiled meanwhile
+    assert not plan.far_too_slow(4.0)
+    assert not plan.far_too_slow(0.0)  # nothing was timed

@@ -308,3 +308,22 @@ if __name__ == "__main__":
         found = next(f for f in ran.result["findings"] if f["code"] == "DL102")
         place = found["locations"][0]
         assert (place["function"], place["line"], place["exact"]) == ("__getitem__", 9, True)
+
+
+SLOW_AT_FIRST = """
+import time, torch
+model = torch.nn.Linear(8, 8)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(100_000):
+    time.sleep(0.5 + 0.4 * (step % 2) if step < 4 else 0.005)  # as a program that compiles again
+    model(torch.ones(4, 8)).sum().backward()
+    optimizer.step()
+"""
+
+
+def test_a_program_that_was_slow_at_first_is_recorded_as_it_is_later(tmp_path: Path) -> None:
+    ran = capture(tmp_path, SLOW_AT_FIRST, options=("--stop-after",))
+    assert ran.result is not None, ran.err
+    found = ran.result["capture"]
+    assert found["baseline_steps"] > 20
+    assert {w["name"]: w["steps"] >= 4 for w in found["windows"]} == {"light": True, "full": True}

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 from kinetoscope.analysis import Analysis, AnalysisOptions
+from kinetoscope.analysis.budgeting import budget
+from kinetoscope.metrics.budget import HOST_BANDWIDTH_LABEL
 from kinetoscope.replay import Change
 from kinetoscope.result import Gain
 from kinetoscope.rules.api import Hit, Outcome, Rule
@@ -316,3 +318,22 @@ def test_python_takes_no_more_of_a_step_than_there_is() -> None:
     told = {e.name: e.value for e in hit.evidence}
     assert told["python_time_recorded"] >= 9_000_000
     assert told["python_time"] <= 5_000_000
+
+
+GENERATED = "/cache/4p/c4pd44lalyp57a5wg6ghhablbcwkcv3pn2sihaiskgoknrvc3j2o.py(20): call"
+
+
+@pytest.mark.parametrize("frame", [GENERATED, "serve.py(20): call"])
+def test_kernels_that_the_compiler_wrote_for_a_processor_are_no_python(frame: str) -> None:
+    """They leave no event: 3 of 5 ms lie in the frame of the generated code that calls them."""
+    t = TraceBuilder()
+    t.python("serve.py(4): <module>", 0, 30_000)
+    for step in range(6):
+        at = step * 5_000.0
+        t.step(at, 5_000)
+        t.op("aten::mm", at + 10, 1_900)
+        t.python(frame, at + 1_950, 3_000)
+    compiled = frame == GENERATED
+    assert (_run("FW517", t).status == "silent") is compiled
+    labels = {line.label: line.share for line in budget(Analysis(t.read()))}
+    assert (labels.get(HOST_BANDWIDTH_LABEL, 0.0) > 0.5) is compiled

@@ -46,6 +46,9 @@ _LONGEST = {
 _PLANNED = 2.0
 """Unless it was planned to be so long: then it may take so many times that."""
 
+_FAR = 0.3
+"""Steps that take less than this part of what was planned with get a new plan."""
+
 _MOST_LIGHT = 200
 _MOST_FULL = 20
 _TWICE = 10
@@ -81,6 +84,10 @@ class Plan:
         """Seconds after which a phase ends before it has all its steps."""
         planned = getattr(self, phase) * _INFLATION.get(phase, 1.0) * self.period_s
         return float(max(_LONGEST[phase] * budget_s, _PLANNED * planned))
+
+    def far_too_slow(self, period_s: float) -> bool:
+        """Do steps take far less than was planned with? A program that was compiling did more."""
+        return 0 < period_s < _FAR * self.period_s
 
     def timed_before(self) -> Plan:
         """The same with the whole baseline before the windows, where they leave a cost behind."""

@@ -189,6 +189,15 @@ class Recorder:
             self.problem(text)
 
     @property
+    def step_s(self) -> float:
+        """What a step took in the last half of the baseline, seconds; 0 before there is one."""
+        return self._halves[-1].step_ns / 1e9 if self._halves else 0.0
+
+    def forget_baseline(self) -> None:
+        """It is timed again: its few steps came right after the program had been compiled."""
+        self._halves.clear()
+
+    @property
     def cycle(self) -> int:
         """Steps from one slow step to the next; 0 when none come regularly."""
         return self.plan.cycle if self.plan else 0

@@ -14,9 +14,10 @@ from typing import Any, NoReturn
 
 from kinetoscope.capture.import_hook import after_import
 from kinetoscope.capture.options import CaptureOptions
+from kinetoscope.capture.outcome import EnoughError, Recording
 from kinetoscope.capture.program import Program, without_own_frames
 from kinetoscope.capture.ranks import Place
-from kinetoscope.capture.session import EnoughError, Recording, Session
+from kinetoscope.capture.session import Session
 from kinetoscope.capture.sharing import set_current
 from kinetoscope.errors import UsageError
 

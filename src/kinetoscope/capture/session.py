@@ -7,9 +7,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from kinetoscope.capture import device as devices
 from kinetoscope.capture.attaching import attach
@@ -21,6 +19,7 @@ from kinetoscope.capture.limits import FEW, INTERRUPTED, LABELS, MISSED, Limit
 from kinetoscope.capture.loader_workers import collect
 from kinetoscope.capture.main_thread import once
 from kinetoscope.capture.options import PHASES, CaptureOptions
+from kinetoscope.capture.outcome import EnoughError, Recording
 from kinetoscope.capture.pace import Pace
 from kinetoscope.capture.plan import Plan, make_plan, typical_period
 from kinetoscope.capture.ranks import MARGIN_S, MARGIN_STEPS, Agreement, Place
@@ -41,25 +40,6 @@ _PROFILES_ITSELF = (
     "the program uses torch.profiler itself and only one profile can be active; take it out for "
     "this run"
 )
-
-
-class EnoughError(SystemExit):
-    """Raised inside the program when `stop_after` is set and everything is recorded."""
-
-
-@dataclass
-class Recording:
-    """What a capture left behind.
-
-    Attributes:
-        recorder: holds the file of each window, compressed, without our facts yet.
-        facts: everything that goes into the sidecar.
-        problems: what went wrong or is missing, for people.
-    """
-
-    recorder: Recorder
-    facts: dict[str, Any] = field(default_factory=dict)
-    problems: list[str] = field(default_factory=list)
 
 
 class Session:
@@ -210,13 +190,26 @@ class Session:
             self.problem(f"rank {self.place.rank} heard of the windows too late")
         if not self.foreign.seen:
             devices.detach_after_profiles()
+        self._take(plan)
+        self._next_phase()
+
+    def _take(self, plan: Plan) -> None:
+        """Do all phases of this plan from now on."""
         if devices.stays_attached():
             plan = plan.timed_before()
         self.plan = self.recorder.plan = plan
         self._queue = [
             (phase, getattr(plan, phase)) for phase in PHASES[1:-1] if getattr(plan, phase)
         ]
-        self._next_phase()
+
+    def _revise(self) -> None:
+        """The baseline is over: were its steps far quicker than the plan took them to be?"""
+        period, plan = self.recorder.step_s, self.plan
+        if plan is None or not plan.far_too_slow(period) or self.place.many:
+            return
+        ahead, options = self.recorder.ahead, self.options
+        self.recorder.forget_baseline()
+        self._take(make_plan(period, options, start=plan.start, steady=plan.steady, ahead=ahead))
 
     # ---- phases --------------------------------------------------------------------------
 
@@ -229,6 +222,8 @@ class Session:
             self._step_begins()
             return
         self.recorder.end_phase()
+        if self.phase == "baseline":
+            self._revise()
         if self.recorder.blind and self.recorder.missing(self.phase) and not self.place.many:
             self._queue.insert(0, (self.phase, getattr(self.plan, self.phase)))
         self._next_phase()

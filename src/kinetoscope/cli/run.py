@@ -11,8 +11,8 @@ import click
 from kinetoscope.cli import options
 
 if TYPE_CHECKING:
+    from kinetoscope.capture.outcome import Recording
     from kinetoscope.capture.running import Ending
-    from kinetoscope.capture.session import Recording
 
 EPILOG = """\b
 The program's own output and exit code are unchanged; what Kinetoscope says goes to stderr.

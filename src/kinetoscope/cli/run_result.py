@@ -15,9 +15,9 @@ from kinetoscope.errors import UsageError
 from kinetoscope.units import duration
 
 if TYPE_CHECKING:
+    from kinetoscope.capture.outcome import Recording
     from kinetoscope.capture.ranks import Place
     from kinetoscope.capture.running import Ending
-    from kinetoscope.capture.session import Recording
     from kinetoscope.engine import Examined
     from kinetoscope.metrics.hardware import Peaks
 

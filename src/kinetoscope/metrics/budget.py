@@ -28,6 +28,7 @@ from kinetoscope.metrics.intervals import (
 )
 from kinetoscope.metrics.step_time import StepTimes
 from kinetoscope.result.vocabulary import BudgetClass
+from kinetoscope.trace.frames import is_generated_file, parse_frame
 from kinetoscope.trace.kinds import CopyKind, Family, Kind
 from kinetoscope.trace.links import rows_of
 from kinetoscope.trace.op_names import op_families
@@ -236,17 +237,28 @@ def host_lines(trace: Trace, activity: Activity, times: StepTimes) -> list[Line]
     end = np.clip(activity.end[part], low, high)
     length = np.maximum(end - start, 0)
     cause, row = activity.cause[part], activity.row[part]
+    # Kernels that the compiler wrote for a processor leave no event but the frame that calls them.
+    compiled = (cause == Cause.PYTHON) & _in_generated_code(trace, row)
     lines = []
     for value in np.unique(cause):
         if value in (Cause.OP, Cause.AUTOGRAD):
             continue
         class_, label = IDLE_LINES[Cause(value)]
-        lines.append(Line(class_, label, int(length[cause == value].sum()), host=True))
+        mine = (cause == value) & ~compiled
+        lines.append(Line(class_, label, int(length[mine].sum()), host=True))
+    lines.append(Line("memory", HOST_BANDWIDTH_LABEL, int(length[compiled].sum())))
     lines += _operator_lines(trace, row[cause == Cause.OP], length[cause == Cause.OP])
     lines += _backward_lines(trace, activity, times, thread)
     covered = sum(line.ns for line in lines)
     lines.append(Line("framework", UNSEEN_LABEL, max(high - low - covered, 0), True))
     return lines
+
+
+def _in_generated_code(trace: Trace, rows: IntArray) -> npt.NDArray[np.bool_]:
+    frames = (parse_frame(name) for name in trace.names)
+    flags = (frame is not None and is_generated_file(frame.file) for frame in frames)
+    generated = np.append(np.fromiter(flags, bool, len(trace.names)), False)
+    return np.asarray((rows >= 0) & generated[trace.column("name_id")[np.maximum(rows, 0)]])
 
 
 def _operator_lines(trace: Trace, rows: IntArray, length: IntArray) -> list[Line]:

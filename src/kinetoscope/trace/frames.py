@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+_GENERATED = re.compile(r"/torchinductor_[^/]*/|/[a-z0-9]{2}/c[a-z2-7]{45,60}\.py$")
 _FRAME = re.compile(r"^(?P<file>.+?)\((?P<line>\d+)\): (?P<function>.*)$", re.DOTALL)
 
 
@@ -58,6 +59,8 @@ def is_user_file(file: str) -> bool:
     """Does this file belong to the user's program rather than to a library or Python itself?"""
     if file.startswith("<") or any(part in file for part in _LIBRARY_PARTS):
         return False
+    if is_generated_file(file):
+        return False
     if file.startswith("/"):
         return True
     top = file.partition("/")[0]
@@ -74,8 +77,14 @@ def library_of(file: str) -> str | None:
 
 
 def is_torch_file(file: str) -> bool:
-    """Does this file belong to torch itself?"""
-    return file.startswith("torch/") or "/site-packages/torch/" in file
+    """Does this file belong to torch itself, or did its compiler write it?"""
+    own = file.startswith("torch/") or "/site-packages/torch/" in file
+    return own or is_generated_file(file)
+
+
+def is_generated_file(file: str) -> bool:
+    """Did TorchInductor write this file? Its cache names each after its content."""
+    return _GENERATED.search(file) is not None
 
 
 def is_builtin(name: str) -> bool:
