@@ -143,9 +143,14 @@ def together(diagnosis: Diagnosis) -> str:
     count = len(most.codes)
     who = "both" if count == 2 else f"all {_NUMBERS.get(count, str(count))}"
     words = units.speedup_words(most.gain.low, most.gain.mid, most.gain.high)
-    return f"{who} ({', '.join(clean(c) for c in most.codes)}): {words}"
+    names = (
+        clean(code) if times == 1 else f"{clean(code)} {_TIMES.get(times, f'{times} times')}"
+        for code, times in Counter(most.codes).items()
+    )
+    return f"{who} ({', '.join(names)}): {words}"
 
 
+_TIMES = {2: "twice"}
 _NUMBERS = {3: "three", 4: "four", 5: "five"}
 
 
