@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -327,3 +328,29 @@ def test_a_program_that_was_slow_at_first_is_recorded_as_it_is_later(tmp_path: P
     found = ran.result["capture"]
     assert found["baseline_steps"] > 20
     assert {w["name"]: w["steps"] >= 4 for w in found["windows"]} == {"light": True, "full": True}
+
+
+CHILD = """
+import multiprocessing, torch, kinetoscope
+
+def work():
+    model = torch.nn.Linear(32, 32)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with kinetoscope.profile(budget_s=5, output="child.json") as p:
+        while not p.done:
+            model(torch.ones(4, 32)).sum().backward()
+            optimizer.step()
+
+child = multiprocessing.get_context("fork").Process(target=work)
+child.start()
+child.join(100)
+print("code", child.exitcode)
+"""
+
+
+def test_a_child_may_capture_itself(tmp_path: Path) -> None:
+    ran = capture(tmp_path, CHILD)
+    assert ran.out == "code 0\n"
+    child = json.loads((tmp_path / "child.json").read_text())
+    assert child["capture"]["step_label"] == "SGD.step"
+    assert "starts processes of its own" in ran.err

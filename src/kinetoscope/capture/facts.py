@@ -9,17 +9,24 @@ from typing import TYPE_CHECKING, Any
 from kinetoscope.capture import sidecar
 from kinetoscope.capture.boundaries import StepFinder
 from kinetoscope.capture.torch_parts import DIFFERS, this_torch
-from kinetoscope.capture.watcher import HINT
+from kinetoscope.capture.watcher import CHILDREN, HINT
 
 if TYPE_CHECKING:
     from kinetoscope.capture.session import Session
 
 
-def why_nothing(finder: StepFinder) -> str:
-    """Why no phase began."""
+def why_nothing(finder: StepFinder, *, children: bool) -> str:
+    """Why no phase began.
+
+    Args:
+        finder: the marks that were seen.
+        children: did the program start processes of its own?
+    """
     marks = finder.current
     if "torch" not in sys.modules:
         return "the program never imported torch"
+    if not finder.marks and children:
+        return f"no step was seen; {CHILDREN}"
     if not finder.marks:
         return (
             "no step was seen: no optimizer step, DataLoader, backward, graph replay or module "

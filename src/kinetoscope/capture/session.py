@@ -26,6 +26,7 @@ from kinetoscope.capture.ranks import MARGIN_S, MARGIN_STEPS, Agreement, Place
 from kinetoscope.capture.recorder import Recorder
 from kinetoscope.capture.rhythm import rhythm
 from kinetoscope.capture.seams import Seams
+from kinetoscope.capture.sharing import current, set_current
 from kinetoscope.capture.watcher import TOO_SHORT, Watcher
 from kinetoscope.capture.windows import drop_prepared
 
@@ -103,7 +104,7 @@ class Session:
         if self.phase not in ("waiting", "second", "done"):
             self.problem(f"{TOO_SHORT} {self.phase} phase")
         elif self.phase == "waiting":
-            self.problem(why_nothing(self.finder))
+            self.problem(why_nothing(self.finder, children=self._watcher.children))
         self.recorder.give_up()
         self._leave()
         self.recorder.finish()
@@ -275,7 +276,9 @@ class Session:
         self.seams.remove()
 
     def _abandon(self) -> None:
-        """A forked child records nothing."""
+        """A forked child records nothing, unless it begins a capture of its own."""
+        if current() is self:
+            set_current(None)
         self.phase = "done"
         self.recorder.forget()
 

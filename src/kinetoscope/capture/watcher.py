@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Sequence
@@ -20,6 +21,10 @@ TOO_SHORT = "the program ended during the"
 """Begins what is said of a program that ends before the windows; the phase follows."""
 
 HINT = "put kinetoscope.step() once into the loop"
+CHILDREN = (
+    "the program starts processes of its own, which are not captured: start one for each rank with "
+    "torchrun -m kinetoscope run, or put kinetoscope.profile() around the loop in one of them"
+)
 
 _SILENCE_S = 2.0
 """Seconds without any mark after which calls of modules are looked at."""
@@ -38,7 +43,11 @@ _LONG_STEPS = 5
 
 
 class Watcher:
-    """Looks at a session every two seconds, and more often while a window is open."""
+    """Looks at a session every two seconds, and more often while a window is open.
+
+    Attributes:
+        children: did the program, before any step, start processes of its own?
+    """
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -46,6 +55,7 @@ class Watcher:
         self._thread = threading.Thread(target=self._work, name="kinetoscope", daemon=True)
         self._stalled = Soon(self._end_window)
         self._told_stall = False
+        self.children = False
 
     def start(self) -> None:
         """Begin to look."""
@@ -64,10 +74,12 @@ class Watcher:
                 self._look_for_stall()
                 continue
             self._look_for_modules(waited)
+            self.children = self.children or _has_children()
             if waited >= _TOLD_S and not told:
                 told = True
+                hint = CHILDREN if self.children else HINT
                 # Said only: steps that come after all are no problem of the result.
-                self._session.say(f"no step seen in {waited:.0f} s so far; {HINT}")
+                self._session.say(f"no step seen in {waited:.0f} s so far; {hint}")
 
     def _pause_s(self) -> float:
         return _CLOSE_S if self._session.phase in INTERRUPTED else _SILENCE_S
@@ -123,6 +135,15 @@ class Watcher:
         clock = time.pthread_getcpuclockid(marks.thread)
         worked = time.clock_gettime(clock) - self._session.worked_s
         return worked > max(_WORK_S, _STALLED_STEPS * max(marks.periods, default=0.0))
+
+
+def _has_children() -> bool:
+    """Does this process have children that `multiprocessing` started?
+
+    `active_children` would reap those that ended, which is the program's to do.
+    """
+    process = sys.modules.get("multiprocessing.process")
+    return bool(getattr(process, "_children", ()))
 
 
 def patience_s(periods: Sequence[float], budget_s: float) -> float:
