@@ -73,3 +73,11 @@ def test_two_that_wait_for_the_same_module() -> None:
     importlib.import_module(NAME)
     assert sorted(seen) == [1, 2]
     assert sys.meta_path == before
+
+
+def test_the_waiting_can_be_ended() -> None:
+    before, seen = list(sys.meta_path), list[str]()
+    assert after_import(NAME, lambda: seen.append(NAME))() is True
+    assert sys.meta_path == before
+    importlib.import_module(NAME)
+    assert seen == []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from pathlib import Path
 
 import pytest
@@ -113,3 +115,16 @@ def test_everything_that_was_wrapped_is_put_back() -> None:
         torch.cuda.CUDAGraph.replay,
     )
     assert after == before
+
+
+def test_a_capture_that_is_over_keeps_no_memory() -> None:
+    net, x = _net(), torch.randn(8, 16)
+    with kinetoscope.profile(budget_s=4) as p:
+        while not p.done:
+            net(x).sum().backward()
+            p.step()
+    session = weakref.ref(p._session)
+    assert session() is not None
+    del p
+    gc.collect()
+    assert session() is None

@@ -5,6 +5,8 @@ It happens while the program imports torch, and an error of ours would fail that
 
 from __future__ import annotations
 
+import os
+import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -31,7 +33,8 @@ def attach(session: Session) -> None:
         for text in missing(COMPILING):
             session.problem(text)
 
-    after_import("torch._dynamo", compiling)
+    session.seams.also_undo(after_import("torch._dynamo", compiling))
+    os.register_at_fork(after_in_child=_if_alive(session.abandon))
 
 
 def _installs(session: Session) -> tuple[Callable[[], None], ...]:
@@ -43,3 +46,15 @@ def _installs(session: Session) -> tuple[Callable[[], None], ...]:
         lambda: session.compiled.install(seams.replace, seams.modules.look_no_more),
         lambda: session.foreign.install(seams.replace),
     )
+
+
+def _if_alive(method: Callable[[], None]) -> Callable[[], None]:
+    """The method, for a list that nothing is ever taken from: it must not keep its object."""
+    kept = weakref.WeakMethod(method)
+
+    def call() -> None:
+        alive = kept()
+        if alive is not None:
+            alive()
+
+    return call

@@ -13,12 +13,18 @@ from types import ModuleType
 from typing import Any
 
 
-def after_import(name: str, then: Callable[[], None]) -> None:
-    """Call `then` once `name` is imported; at once when it already is."""
+def after_import(name: str, then: Callable[[], None]) -> Callable[[], bool]:
+    """Call `then` once `name` is imported; at once when it already is.
+
+    Returns:
+        What ends the waiting.
+    """
+    watcher = _Watcher(name, then)
     if name in sys.modules:
         then()
     else:
-        sys.meta_path.insert(0, _Watcher(name, then))
+        sys.meta_path.insert(0, watcher)
+    return watcher.end
 
 
 class _Watcher:
@@ -32,6 +38,13 @@ class _Watcher:
         self._name = name
         self._then = then
         self._looking = False
+
+    def end(self) -> bool:
+        """Wait no longer; False when it was over already."""
+        waited = self in sys.meta_path
+        if waited:
+            sys.meta_path.remove(self)
+        return waited
 
     def find_spec(
         self,
@@ -64,8 +77,7 @@ class _Watcher:
         def exec_module(module: ModuleType) -> None:
             loader.__dict__.pop("exec_module", None)  # another watcher may have done it
             execute(module)
-            if self in sys.meta_path:
-                sys.meta_path.remove(self)
+            if self.end():
                 then()
 
         loader.exec_module = exec_module

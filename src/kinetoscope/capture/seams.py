@@ -30,9 +30,18 @@ class Seams:
     """The wrapped seams of one process."""
 
     def __init__(self, mark: Mark) -> None:
-        self._mark = mark
-        self.modules = ModuleSeam(mark)
-        self._undo: list[Callable[[], None]] = []
+        self._told = [mark]
+        told = self._told
+
+        def relay(kind: str, identity: int, label: str) -> None:
+            for tell in told:
+                tell(kind, identity, label)
+
+        # Dynamo remembers functions of torch for good, as they were when it was imported: what it
+        # has of ours must not keep a capture that is over.
+        self._mark = relay
+        self.modules = ModuleSeam(relay)
+        self._undo: list[Callable[[], object]] = []
         self._inside_step = False
 
     @property
@@ -43,16 +52,17 @@ class Seams:
             self._loaders,
             self._backward,
             self._graphs,
-            lambda: after_import("torch._dynamo.eval_frame", self._compiled),
+            lambda: self.also_undo(after_import("torch._dynamo.eval_frame", self._compiled)),
         )
 
     def remove(self) -> None:
         """Put everything back as it was."""
+        self._told.clear()
         self.modules.remove()
         while self._undo:
             self._undo.pop()()
 
-    def also_undo(self, undo: Callable[[], None]) -> None:
+    def also_undo(self, undo: Callable[[], object]) -> None:
         """Do this as well when the seams are removed."""
         self._undo.append(undo)
 

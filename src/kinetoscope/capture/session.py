@@ -79,7 +79,6 @@ class Session:
         """Torch is imported: watch its seams."""
         attach(self)
         self._watcher.start()
-        os.register_at_fork(after_in_child=self._abandon)
 
     def note(self, kind: str, identity: int, label: str) -> None:
         """A seam was passed."""
@@ -275,7 +274,7 @@ class Session:
         self._watcher.stop()
         self.seams.remove()
 
-    def _abandon(self) -> None:
+    def abandon(self) -> None:
         """A forked child records nothing, unless it begins a capture of its own."""
         if current() is self:
             set_current(None)
