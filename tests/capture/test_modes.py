@@ -68,7 +68,7 @@ def test_arguments_of_compile_are_noted_once() -> None:
         setattr(owner, name, new)
 
     calls = CompileCalls()
-    calls.install(replace)
+    calls.install(replace, lambda: None)
     try:
         for _ in range(2):
             torch.compile(lambda x: x, mode="reduce-overhead", dynamic=False)

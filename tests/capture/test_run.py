@@ -353,4 +353,4 @@ def test_a_child_may_capture_itself(tmp_path: Path) -> None:
     assert ran.out == "code 0\n"
     child = json.loads((tmp_path / "child.json").read_text())
     assert child["capture"]["step_label"] == "SGD.step"
-    assert "starts processes of its own" in ran.err
+    assert "processes that the program starts itself" in ran.err

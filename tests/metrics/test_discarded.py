@@ -19,16 +19,20 @@ def _turns(
     *,
     between: tuple[str, list[object]] | None = None,
     lists: tuple[list[object], list[object]] = ([_CRITIC], [_PAINTER]),
+    closures: bool = False,
 ) -> TraceBuilder:
     """Three steps of 10 ms: a backward pass and an optimizer's step for each of two networks.
 
-    A node takes 100 us and its gradient 50 us, one pair every 200 us.
+    A node takes 100 us and its gradient 50 us, one pair every 200 us. With `closures` each
+    optimizer's step holds its backward pass as well.
     """
     t = TraceBuilder()
     for step in range(3):
         t.step(step * 10_000, 10_000)
         for turn, gradients in enumerate((first, second)):
             at, seq = step * 10_000 + 5_000 * turn, 1_000 * step + 100 * turn
+            if closures:
+                t.annotation("Optimizer.step#SGD.step", at + 1, 4_099)
             for i in range(len(gradients)):
                 t.op("aten::linear", at + 10 * i, 8, seq=seq + i, dims=[[4, 4], [4, 4]])
             for i, (shape, adds) in enumerate(gradients):
@@ -39,7 +43,8 @@ def _turns(
                 t.op("aten::add_" if adds else "aten::detach", begin + 115, 20, dims=[shape])
             if between is not None and turn == 0:
                 t.op(between[0], at + 3_000, 20, dims=between[1])
-            t.annotation("Optimizer.step#SGD.step", at + 4_000, 100)
+            if not closures:
+                t.annotation("Optimizer.step#SGD.step", at + 4_000, 100)
             dims, types = [lists[turn], []], ["TensorList", "Scalar"]
             t.op("aten::_foreach_add_", at + 4_010, 50, dims=dims, types=types)
     return t
@@ -50,8 +55,9 @@ _THROUGH: Gradients = [(_CRITIC, False), (_PAINTER, True)]
 _PAINTS: Gradients = [(_CRITIC, True), (_PAINTER, False)]
 
 
-def test_the_pass_through_the_other_network_is_for_nothing() -> None:
-    found = discarded_gradients(_turns(_THROUGH, _PAINTS).read())
+@pytest.mark.parametrize("closures", [False, True])
+def test_the_pass_through_the_other_network_is_for_nothing(closures: bool) -> None:
+    found = discarded_gradients(_turns(_THROUGH, _PAINTS, closures=closures).read())
     assert found is not None
     # From the end of the critic's gradient (1,160 us) to that of the painter's, 200 us later.
     assert found.tails[0].tolist() == [1_160_000, 11_160_000, 21_160_000]

@@ -229,6 +229,22 @@ def test_the_loop_of_a_training_library_is_no_place_to_change(own: bool) -> None
     assert [place.function for place in hit.locations] == (["on_batch_end"] if own else [])
 
 
+def test_what_the_programs_own_loop_calls_is_its_own_work() -> None:
+    """3 ms of pandas in each step of 6 ms, in a script whose loop is at the top level."""
+    t = TraceBuilder()
+    t.python("train.py(4): <module>", 0, 40_000)
+    for step in range(6):
+        at = step * 6_000.0 + 10
+        t.step(at, 6_000)
+        t.kernel("gemm", at + 20, 2_900, launch_at=at + 10, op="aten::mm")
+        t.sync(at + 20, 2_910)
+        t.python("pandas/core/frame.py(900): apply", at + 2_950, 3_000)
+    hit = _hit("FW517", t)
+    assert "`pandas`" not in hit.message
+    assert hit.fix.summary.startswith("Move that work out of the step")
+    assert [place.file for place in hit.locations] == ["train.py"]
+
+
 def test_the_python_of_a_librarys_model_is_a_matter_of_the_model() -> None:
     """3 ms of Python in each step of 6 ms, inside of a call that the program's loop makes."""
     t = TraceBuilder()

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import gzip
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from kinetoscope.analysis import Analysis
 from kinetoscope.rules.api import Outcome
@@ -69,3 +72,17 @@ def test_what_follows_from_a_lack_is_not_named_as_another_one() -> None:
         reason = rule.run(analysis).reason or ""
         assert "device activity" in reason
         assert "launch records" not in reason
+
+
+@pytest.mark.parametrize(("recorded_by", "status"), [({}, "fired"), ({"version": 1}, "silent")])
+def test_a_capture_warms_up_before_it_records(recorded_by: dict[str, Any], status: str) -> None:
+    """A first step that is four times as long is then the program's own, as a prompt is."""
+    t = TraceBuilder()
+    if recorded_by:
+        t.header(kinetoscope=recorded_by)
+    for step, (at, length) in enumerate(
+        ((0, 4_000), (4_000, 1_000), (5_000, 1_000), (6_000, 1_000))
+    ):
+        t.step(at, length, number=step)
+        t.op("aten::mm", at + 10, 500)
+    assert RULES["PR901"].run(Analysis(t.read())).status == status

@@ -6,15 +6,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from zoo.harness import DEV, case, pick, pinned
-
-BF16 = torch.bfloat16
-
-
-def descend(opt, loss):
-    opt.zero_grad(set_to_none=True)
-    loss.backward()
-    opt.step()
-    return loss.detach()
+from zoo.programs.ninth_parts import BF16, descend
 
 
 class Block(nn.Module):

@@ -9,15 +9,7 @@ from torch import nn
 from torch.utils.data import BatchSampler, DataLoader, Dataset
 
 from zoo.harness import DEV, DRY, case, pick, pinned
-
-BF16 = torch.bfloat16
-
-
-def descend(opt, loss):
-    opt.zero_grad(set_to_none=True)
-    loss.backward()
-    opt.step()
-    return loss.detach()
+from zoo.programs.ninth_parts import BF16, descend
 
 
 class WordPieces:

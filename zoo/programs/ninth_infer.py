@@ -6,8 +6,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from zoo.harness import DEV, case, pick, replayed
-
-BF16 = torch.bfloat16
+from zoo.programs.ninth_parts import BF16
 
 
 class Block(nn.Module):

@@ -217,8 +217,7 @@ class Measured:
 
     def matching(self, test: Callable[[str], bool]) -> IntArray:
         """All rows whose name passes the test (called once per distinct name)."""
-        flags = np.fromiter((test(n) for n in self.trace.names), bool, len(self.trace.names))
-        return np.flatnonzero(np.append(flags, False)[self.trace.column("name_id")])
+        return np.flatnonzero(self.trace.name_flags(test)[self.trace.column("name_id")])
 
     def extent(self, rows: IntArray) -> Intervals:
         """Union of the rows' intervals, ns."""

@@ -32,9 +32,7 @@ class CompileCalls:
     def __init__(self) -> None:
         self.found: list[dict[str, Any]] = []
 
-    def install(
-        self, replace: Callable[[Any, str, Any], None], told: Callable[[], None] = lambda: None
-    ) -> None:
+    def install(self, replace: Callable[[Any, str, Any], None], told: Callable[[], None]) -> None:
         """Wrap `torch.compile`.
 
         Args:

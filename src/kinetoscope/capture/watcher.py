@@ -22,8 +22,9 @@ TOO_SHORT = "the program ended during the"
 
 HINT = "put kinetoscope.step() once into the loop"
 CHILDREN = (
-    "the program starts processes of its own, which are not captured: start one for each rank with "
-    "torchrun -m kinetoscope run, or put kinetoscope.profile() around the loop in one of them"
+    "processes that the program starts itself are not captured: start one for each rank with "
+    "torchrun -m kinetoscope run, or put kinetoscope.profile() around the loop in one of them; if "
+    f"the steps are made here, {HINT}"
 )
 
 _SILENCE_S = 2.0

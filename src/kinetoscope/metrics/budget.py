@@ -28,7 +28,7 @@ from kinetoscope.metrics.intervals import (
 )
 from kinetoscope.metrics.step_time import StepTimes
 from kinetoscope.result.vocabulary import BudgetClass
-from kinetoscope.trace.frames import is_generated_file, parse_frame
+from kinetoscope.trace.frames import is_generated_file
 from kinetoscope.trace.kinds import CopyKind, Family, Kind
 from kinetoscope.trace.links import rows_of
 from kinetoscope.trace.op_names import op_families
@@ -255,10 +255,10 @@ def host_lines(trace: Trace, activity: Activity, times: StepTimes) -> list[Line]
 
 
 def _in_generated_code(trace: Trace, rows: IntArray) -> npt.NDArray[np.bool_]:
-    frames = (parse_frame(name) for name in trace.names)
-    flags = (frame is not None and is_generated_file(frame.file) for frame in frames)
-    generated = np.append(np.fromiter(flags, bool, len(trace.names)), False)
-    return np.asarray((rows >= 0) & generated[trace.column("name_id")[np.maximum(rows, 0)]])
+    frames = trace.tree.frames.items()
+    generated = [i for i, frame in frames if frame and is_generated_file(frame.file)]
+    names = trace.column("name_id")[np.maximum(rows, 0)]
+    return np.asarray((rows >= 0) & np.isin(names, generated))
 
 
 def _operator_lines(trace: Trace, rows: IntArray, length: IntArray) -> list[Line]:

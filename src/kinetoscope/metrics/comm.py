@@ -235,7 +235,7 @@ def _owners(trace: Trace, rows: IntArray) -> Owner:
     names = trace.column("name_id")[tree.rows]
 
     def inside(test: Callable[[str], bool]) -> npt.NDArray[np.bool_]:
-        flags = np.fromiter((test(n) for n in trace.names), bool, len(trace.names))
+        flags = trace.name_flags(test)
         found = nearest(flags[names], tree.parent)
         return np.asarray(np.where(node >= 0, found[np.maximum(node, 0)], -1) >= 0)
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import pairwise
 
 import msgspec
 import numpy as np
 
-from kinetoscope.trace.kinds import Kind
-from kinetoscope.trace.op_names import short_name
-from kinetoscope.trace.trace import IntArray, Trace
+from kinetoscope.trace.op_names import op_rows
+from kinetoscope.trace.trace import Trace
 
 _MOSTLY = 0.5
 """Prompts lie between the tokens."""
@@ -28,7 +26,7 @@ def decodes(trace: Trace) -> bool:
 def decode_share(trace: Trace) -> float:
     """Part of the attention operators with a query of length one and longer keys."""
     # The operators below these have other layouts.
-    rows = _ops(trace, lambda name: short_name(name).lstrip("_").startswith("scaled_dot_product"))
+    rows = op_rows(trace, lambda name: name.lstrip("_").startswith("scaled_dot_product"))
     dims = trace.column("dims_id")[rows]
     dims = dims[dims >= 0]
     if dims.size == 0:
@@ -53,7 +51,7 @@ def _growing_share(trace: Trace) -> float:
 
     Lookups of an equal length are those of other tables in the same call.
     """
-    rows = _ops(trace, lambda name: short_name(name) == "embedding")
+    rows = op_rows(trace, "embedding".__eq__)
     dims = trace.column("dims_id")[rows]
     lengths = [_indices(trace.texts[i]) for i in dims if i >= 0]
     changes = [b - a for a, b in pairwise(n for n in lengths if n) if a != b]
@@ -67,9 +65,3 @@ def _indices(text: str) -> int:
         return int(indices[-1])
     except (msgspec.DecodeError, IndexError, KeyError, TypeError, ValueError):
         return 0
-
-
-def _ops(trace: Trace, test: Callable[[str], bool]) -> IntArray:
-    rows = np.flatnonzero(trace.column("kind") == Kind.CPU_OP)
-    hit = np.fromiter((test(name) for name in trace.names), bool, len(trace.names))
-    return np.asarray(rows[hit[trace.column("name_id")[rows]]], dtype=np.int64)

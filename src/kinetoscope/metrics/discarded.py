@@ -21,8 +21,7 @@ from kinetoscope.metrics.gradients import (
     shapes_in,
     tails_of,
 )
-from kinetoscope.trace.calltree import nearest
-from kinetoscope.trace.frames import is_optimizer_step
+from kinetoscope.metrics.updates import update_nodes
 from kinetoscope.trace.kinds import Kind
 from kinetoscope.trace.op_names import short_name
 from kinetoscope.trace.trace import IntArray, Trace
@@ -43,12 +42,12 @@ class _Updates:
     """The steps of all optimizers.
 
     Attributes:
-        start: of each, ns, ascending.
+        end: of each, ns, ascending; the begin may be that of a closure with the backward pass.
         shapes: what each works on; None where the recording does not tell.
         node: nearest step around each call-tree node; -1: none.
     """
 
-    start: IntArray
+    end: IntArray
     shapes: list[frozenset[Shape] | None]
     node: IntArray
 
@@ -58,7 +57,7 @@ class _Updates:
 
     def between(self, start: int, end: int) -> list[frozenset[Shape] | None]:
         """What the steps in a stretch of time work on."""
-        low, high = np.searchsorted(self.start, (start, end)).tolist()
+        low, high = np.searchsorted(self.end, (start, end)).tolist()
         return self.shapes[low:high]
 
 
@@ -88,7 +87,7 @@ def discarded_gradients(trace: Trace) -> UnusedGradients | None:
     if not adds.any() or adds.all():
         return None
     updates = _updates(trace)
-    if updates.start.size < 2:
+    if updates.end.size < 2:
         return None
     number = _pass_of(trace, nodes)
     wasted = np.zeros(nodes.size, dtype=bool)
@@ -126,13 +125,11 @@ def _pass_of(trace: Trace, nodes: IntArray) -> IntArray:
 
 
 def _updates(trace: Trace) -> _Updates:
-    tree = trace.tree
-    flags = np.fromiter((is_optimizer_step(n) for n in trace.names), bool, len(trace.names))
-    inside = nearest(flags[trace.column("name_id")[tree.rows]], tree.parent)
+    tree, inside = trace.tree, update_nodes(trace)
     steps = np.unique(inside[inside >= 0])
-    steps = steps[np.argsort(tree.start[steps], kind="stable")]
+    steps = steps[np.argsort(tree.end[steps], kind="stable")]
     shapes = [_used(trace, tree.rows[inside == step]) for step in steps.tolist()]
-    return _Updates(tree.start[steps], shapes, inside)
+    return _Updates(tree.end[steps], shapes, inside)
 
 
 def _used(trace: Trace, rows: IntArray) -> frozenset[Shape] | None:

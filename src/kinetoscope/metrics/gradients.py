@@ -91,8 +91,7 @@ def unused_gradients(trace: Trace) -> UnusedGradients | None:
 def named_nodes(trace: Trace, test: Callable[[str], bool]) -> IntArray:
     """Call-tree nodes whose name passes a test, by time."""
     tree = trace.tree
-    flags = np.fromiter((test(name) for name in trace.names), bool, len(trace.names))
-    found = np.flatnonzero(flags[trace.column("name_id")[tree.rows]])
+    found = np.flatnonzero(tree.named(test))
     return found[np.argsort(tree.start[found], kind="stable")]
 
 

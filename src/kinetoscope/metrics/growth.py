@@ -130,7 +130,7 @@ def _from_forward(trace: Trace, rows: IntArray, size: IntArray) -> float:
 def _graph(trace: Trace) -> IntArray:
     """Autograd nodes that ran in each step."""
     rows = rows_of(trace, Kind.CPU_OP)
-    flags = np.fromiter((is_engine_call(n) for n in trace.names), bool, len(trace.names))
+    flags = trace.name_flags(is_engine_call)
     rows = rows[flags[trace.column("name_id")[rows]]] if flags.size else rows[:0]
     step = trace.steps.of(trace.column("ts_ns")[rows])
     return np.bincount(step[step >= 0], minlength=trace.steps.count)

@@ -13,7 +13,6 @@ from kinetoscope.metrics.cost import op_cost
 from kinetoscope.metrics.cost_ops import find_op
 from kinetoscope.metrics.device_ops import args_of, dense
 from kinetoscope.metrics.loops import PRODUCTS, Loop
-from kinetoscope.trace.kinds import Kind
 from kinetoscope.trace.op_names import short_name
 from kinetoscope.trace.trace import IntArray, Trace
 
@@ -45,8 +44,7 @@ def joined_products(trace: Trace, *, least: int, max_flop: float) -> tuple[Loop,
 def _outermost(trace: Trace) -> tuple[IntArray, list[str], IntArray]:
     """Operators without one around them: nodes, short names, a number for equal calls."""
     tree = trace.tree
-    above = np.where(tree.parent >= 0, tree.op[np.maximum(tree.parent, 0)], -1)
-    chosen = (tree.kind == Kind.CPU_OP) & (above < 0)
+    chosen = tree.outer_ops.copy()
     if tree.rows.size:
         chosen &= trace.links.backward_root < 0
     nodes = np.flatnonzero(chosen)

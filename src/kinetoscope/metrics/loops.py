@@ -92,8 +92,7 @@ def _called_by_python(trace: Trace) -> tuple[IntArray, IntArray]:
     if tree.rows.size == 0:
         return tree.rows, tree.rows
     name = trace.column("name_id")[tree.rows].astype(np.int64)
-    around = np.where(tree.parent >= 0, tree.op[np.maximum(tree.parent, 0)], -1)
-    chosen = (tree.kind == Kind.CPU_OP) & (around < 0) & (trace.links.backward_root < 0)
+    chosen = tree.outer_ops & (trace.links.backward_root < 0)
     chosen &= nearest(np.isin(tree.kind, _NOT_PROGRAM), tree.parent) < 0
     chosen &= update_nodes(trace) < 0
     nodes = np.flatnonzero(chosen)

@@ -117,14 +117,14 @@ def _inductor_kernels(trace: Trace) -> IntArray:
 
 def _builtin_calls(trace: Trace) -> npt.NDArray[np.bool_]:
     """Rows of Python frames that are functions of C code."""
-    flags = np.fromiter((is_builtin(n) for n in trace.names), bool, len(trace.names))
+    flags = trace.name_flags(is_builtin)
     python = trace.column("kind") == Kind.PYTHON
     return np.asarray(python & flags[trace.column("name_id")])
 
 
 def profiler_time(trace: Trace) -> Intervals:
     """Host time inside the profiler itself, such as `profile.step`, where frames were recorded."""
-    flags = np.fromiter((is_profiler_step(n) for n in trace.names), bool, len(trace.names))
+    flags = trace.name_flags(is_profiler_step)
     rows = np.flatnonzero(flags[trace.column("name_id")] & (trace.column("kind") == Kind.PYTHON))
     ts = trace.column("ts_ns")[rows]
     return union(ts, ts + trace.column("dur_ns")[rows])

@@ -17,7 +17,7 @@ from kinetoscope.metrics.cost import KernelCosts
 from kinetoscope.metrics.cost_args import Args, NotRecordedError, Shape
 from kinetoscope.metrics.device_ops import DeviceOps, args_of
 from kinetoscope.trace.kinds import Family, Kind
-from kinetoscope.trace.op_names import short_name
+from kinetoscope.trace.op_names import op_rows
 from kinetoscope.trace.trace import IntArray, Trace
 
 __all__ = ["MIN_ROUNDS", "Projected", "projected_again"]
@@ -109,9 +109,7 @@ def _rounds(work: DeviceOps) -> tuple[IntArray, int, int] | None:
 
 def _lookups(trace: Trace, sequences: int) -> IntArray:
     """When the embedding of one token for each sequence was looked up, ns."""
-    flags = np.fromiter((short_name(n) == "embedding" for n in trace.names), bool, len(trace.names))
-    named = np.append(flags, False)[trace.column("name_id")]
-    rows = np.flatnonzero(named & (trace.column("kind") == Kind.CPU_OP))
+    rows = op_rows(trace, "embedding".__eq__)
     dims = trace.column("dims_id")[rows]
     fits = {
         i: i >= 0 and _numel(args_of(trace, int(rows[dims == i][0])), 1) == sequences

@@ -29,10 +29,8 @@ def recomputed_nodes(trace: Trace) -> npt.NDArray[np.bool_]:
     if not backward.any():
         return backward
     name_id = trace.column("name_id")[tree.rows]
-    aten = np.fromiter((n.startswith("aten::") for n in trace.names), bool, len(trace.names))
-    program = np.fromiter(
-        (short_name(n) in _FORWARD_ONLY for n in trace.names), bool, len(trace.names)
-    )
+    aten = trace.name_flags(lambda n: n.startswith("aten::"))
+    program = trace.name_flags(lambda n: short_name(n) in _FORWARD_ONLY)
     ops = backward & (tree.kind == Kind.CPU_OP) & aten[name_id]
     ops &= trace.column("seq")[tree.rows] >= 0
     if not (ops & program[name_id]).any():

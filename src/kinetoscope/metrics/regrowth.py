@@ -139,9 +139,9 @@ def _named(trace: Trace, first: int, last: int, names: frozenset[str]) -> IntArr
 
 
 def _rows_named(trace: Trace, first: int, last: int, names: frozenset[str]) -> IntArray:
-    flags = np.fromiter((short_name(n) in names for n in trace.names), bool, len(trace.names))
+    flags = trace.name_flags(lambda n: short_name(n) in names)
     part = slice(first, last + 1)
-    hit = np.append(flags, False)[trace.column("name_id")[part]]
+    hit = flags[trace.column("name_id")[part]]
     return first + np.flatnonzero(hit & (trace.column("kind")[part] == Kind.CPU_OP))
 
 

@@ -20,12 +20,9 @@ def update_nodes(trace: Trace) -> IntArray:
     Of steps inside of each other the innermost counts.
     """
     tree = trace.tree
-    marks = _named_nodes(trace, optimizer=True)
-    if not marks.size:
-        return np.full(tree.rows.size, -1, dtype=np.int64)
-    flags = np.zeros(tree.rows.size, dtype=bool)
-    flags[marks] = True
-    around = nearest(flags, tree.parent)
+    steps = tree.named(is_optimizer_step)
+    marks = np.flatnonzero(steps)
+    around = nearest(steps, tree.parent)
     begin = np.zeros(tree.rows.size, dtype=np.int64)
     begin[marks] = _begins(trace, marks)
     belongs = (around >= 0) & (tree.start >= begin[np.maximum(around, 0)])
@@ -35,7 +32,7 @@ def update_nodes(trace: Trace) -> IntArray:
 
 def update_time(trace: Trace) -> Intervals:
     """When parameters are updated, ns."""
-    marks = _named_nodes(trace, optimizer=True)
+    marks = np.flatnonzero(trace.tree.named(is_optimizer_step))
     return union(_begins(trace, marks), trace.tree.end[marks])
 
 
@@ -43,7 +40,7 @@ def _begins(trace: Trace, marks: IntArray) -> IntArray:
     """When the update of each of these steps begins: with the step, or after its closure."""
     tree = trace.tree
     start, end = tree.start[marks], tree.end[marks]
-    engine = _named_nodes(trace, optimizer=False)
+    engine = np.flatnonzero(tree.named(is_engine_call))
     if not engine.size:
         return np.asarray(start)
     engine = engine[np.argsort(tree.start[engine], kind="stable")]
@@ -51,10 +48,3 @@ def _begins(trace: Trace, marks: IntArray) -> IntArray:
     last = np.searchsorted(tree.start[engine], end) - 1
     inside = (last >= 0) & (tree.start[engine[np.maximum(last, 0)]] >= start)
     return np.where(inside, np.minimum(done[np.maximum(last, 0)], end), start)
-
-
-def _named_nodes(trace: Trace, *, optimizer: bool) -> IntArray:
-    """Nodes of the steps of optimizers, or of the engine's calls."""
-    test = is_optimizer_step if optimizer else is_engine_call
-    flags = np.fromiter((test(name) for name in trace.names), bool, len(trace.names))
-    return np.flatnonzero(np.append(flags, False)[trace.column("name_id")[trace.tree.rows]])

@@ -159,8 +159,8 @@ def _copy_under(trace: Trace, copies: IntArray, op: IntArray) -> tuple[IntArray,
 def _op_flags(trace: Trace, names: frozenset[str]) -> npt.NDArray[np.bool_]:
     """Which call-tree nodes are operators with one of these names."""
     tree = trace.tree
-    hit = np.fromiter((short_name(n) in names for n in trace.names), bool, len(trace.names))
-    named = np.append(hit, False)[trace.column("name_id")[tree.rows]]
+    hit = trace.name_flags(lambda n: short_name(n) in names)
+    named = hit[trace.column("name_id")[tree.rows]]
     return np.asarray(named & (tree.kind == Kind.CPU_OP))
 
 
@@ -186,7 +186,7 @@ def _outer_copy(trace: Trace, op: IntArray) -> IntArray:
 def _foreign(trace: Trace, causes: npt.NDArray[np.int8], node: IntArray) -> npt.NDArray[np.bool_]:
     """Inside a loader, a compiler, a checkpoint, a collective or FSDP's rate limiter?"""
     tree = trace.tree
-    flags = np.fromiter((is_fsdp_range(n) for n in trace.names), bool, len(trace.names))
-    fsdp = np.append(flags, False)[trace.column("name_id")[tree.rows]]
+    flags = trace.name_flags(is_fsdp_range)
+    fsdp = flags[trace.column("name_id")[tree.rows]]
     other = (tree.kind == Kind.HOST_COLLECTIVE) | fsdp
     return np.isin(causes[node], STRONG) | (_outermost(trace, node, other) >= 0)

@@ -11,7 +11,7 @@ from kinetoscope.analysis import Analysis
 from kinetoscope.metrics.budget import COMPUTE_FAMILIES
 from kinetoscope.metrics.device_ops import args_of, largest_tensor
 from kinetoscope.metrics.intervals import Intervals, empty, union
-from kinetoscope.trace.kinds import Family, Kind
+from kinetoscope.trace.kinds import Family
 from kinetoscope.trace.op_names import op_families
 from kinetoscope.trace.trace import IntArray
 
@@ -30,9 +30,8 @@ def host_work(analysis: Analysis) -> tuple[Intervals, Intervals, Intervals]:
     if analysis.device is not None:
         return empty(), empty(), empty()
     tree = analysis.trace.tree
-    above = np.where(tree.parent >= 0, tree.op[np.maximum(tree.parent, 0)], -1)
     family = op_families(analysis.trace)[analysis.trace.column("name_id")[tree.rows]]
-    nodes = np.flatnonzero((tree.kind == Kind.CPU_OP) & (above < 0) & (family != Family.NONE))
+    nodes = np.flatnonzero(tree.outer_ops & (family != Family.NONE))
     much = np.isin(family[nodes], COMPUTE_FAMILIES) | _on_much_data(analysis, tree.rows[nodes])
     start, end = tree.start[nodes[much]], tree.end[nodes[much]]
     worst, likely, best = (

@@ -16,16 +16,9 @@ from kinetoscope.trace.trace import IntArray, Trace
 Flags = npt.NDArray[np.bool_]
 
 
-def named_nodes(trace: Trace, test: Callable[[str], bool]) -> Flags:
-    """Call-tree nodes whose name passes a test, asked once for each distinct name."""
-    flags = np.fromiter((test(name) for name in trace.names), bool, len(trace.names))
-    ids = trace.column("name_id")[trace.tree.rows]
-    return np.asarray(flags[ids]) if flags.size else np.zeros(ids.size, dtype=bool)
-
-
 def nearest_named(trace: Trace, test: Callable[[str], bool]) -> IntArray:
     """For each call-tree node itself or the nearest one around it that passes; -1: none."""
-    chosen = named_nodes(trace, test)
+    chosen = trace.tree.named(test)
     if not chosen.any():  # the usual case, and the search costs on long recordings
         return np.full(chosen.size, -1, dtype=np.int64)
     return nearest(chosen, trace.tree.parent)

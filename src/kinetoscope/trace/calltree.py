@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -128,6 +129,19 @@ class CallTree:
         wanted = np.zeros(256, dtype=bool)
         wanted[list(kinds)] = True
         return nearest(wanted[self.kind], self.parent)
+
+    @cached_property
+    def outer_ops(self) -> npt.NDArray[np.bool_]:
+        """Which nodes are operators that no other operator called; read-only."""
+        above = np.where(self.parent >= 0, self.op[np.maximum(self.parent, 0)], -1)
+        outer = np.asarray((self.kind == Kind.CPU_OP) & (above < 0))
+        outer.flags.writeable = False
+        return outer
+
+    def named(self, test: Callable[[str], bool]) -> npt.NDArray[np.bool_]:
+        """Which nodes have a name that passes a test."""
+        flags = self._trace.name_flags(test)
+        return np.asarray(flags[self._trace.column("name_id")[self.rows]])
 
     @cached_property
     def frames(self) -> dict[int, Frame | None]:

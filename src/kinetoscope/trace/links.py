@@ -85,7 +85,7 @@ class Links:
     def backward_root(self) -> IntArray:
         """Node of the autograd-engine call around each node; -1: not backward."""
         trace, tree = self._trace, self._tree
-        flags = np.fromiter((is_engine_call(n) for n in trace.names), bool, len(trace.names))
+        flags = trace.name_flags(is_engine_call)
         return nearest(flags[trace.column("name_id")[tree.rows]], tree.parent)
 
     @cached_property

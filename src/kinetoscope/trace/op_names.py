@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import numpy.typing as npt
 
-from kinetoscope.trace.kinds import Family
-from kinetoscope.trace.trace import Trace
+from kinetoscope.trace.kinds import Family, Kind
+from kinetoscope.trace.trace import IntArray, Trace
 
 _PREFIXES = ("aten::", "c10::", "prims::", "quantized::", "mkldnn::", "onednn::")
 
@@ -96,6 +98,12 @@ def op_family(name: str) -> Family:
     if short.startswith(("_foreach_", "_fused_")):
         return Family.OPTIMIZER
     return _FAMILY.get(short, Family.NONE)
+
+
+def op_rows(trace: Trace, test: Callable[[str], bool]) -> IntArray:
+    """Rows of the operators whose short name passes a test, in time order."""
+    named = trace.name_flags(lambda name: test(short_name(name)))[trace.column("name_id")]
+    return np.flatnonzero(named & (trace.column("kind") == Kind.CPU_OP))
 
 
 def op_families(trace: Trace) -> npt.NDArray[np.uint8]:

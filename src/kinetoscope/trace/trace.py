@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -129,6 +130,11 @@ class Trace:
     @cached_property
     def _arrays(self) -> dict[str, npt.NDArray[Any]]:
         return {}
+
+    def name_flags(self, test: Callable[[str], bool]) -> npt.NDArray[np.bool_]:
+        """Which names pass a test: index with `name_id`, of which -1 (no name) gives False."""
+        flags = np.fromiter((test(name) for name in self.names), bool, len(self.names))
+        return np.append(flags, False)
 
     @cached_property
     def rows_by_kind(self) -> dict[int, IntArray]:

@@ -177,7 +177,7 @@ def call_nodes(analysis: Analysis, positions: IntArray) -> IntArray:
     """Outermost frame or range of torch.distributed around the launch of each collective."""
     tree, row = analysis.trace.tree, analysis.comm.row[positions]
     node = analysis.trace.links.node[row]
-    distributed = _flags(analysis, is_distributed_range)[
+    distributed = analysis.trace.name_flags(is_distributed_range)[
         analysis.trace.column("name_id")[tree.rows]
     ] | (tree.kind == Kind.HOST_COLLECTIVE)
     top: IntArray = node.copy()
@@ -206,7 +206,7 @@ def calls_extent(analysis: Analysis, positions: IntArray) -> Intervals:
 def hooks_extent(analysis: Analysis, positions: IntArray) -> Intervals:
     """Host time in the gradient hooks that sent these collectives: bucket upkeep and the call."""
     tree = analysis.trace.tree
-    flags = _flags(analysis, is_gradient_hook)[analysis.trace.column("name_id")[tree.rows]]
+    flags = analysis.trace.name_flags(is_gradient_hook)[analysis.trace.column("name_id")[tree.rows]]
     node = analysis.trace.links.node[analysis.comm.row[positions]]
     around = nearest(flags, tree.parent)
     hook = np.where(node >= 0, around[np.maximum(node, 0)], -1)
@@ -235,7 +235,7 @@ def fsdp_nodes(analysis: Analysis) -> IntArray:
     tree = analysis.trace.tree
     if not tree.rows.size:
         return _NOTHING
-    flagged = _flags(analysis, is_fsdp_range)[analysis.trace.column("name_id")[tree.rows]]
+    flagged = analysis.trace.name_flags(is_fsdp_range)[analysis.trace.column("name_id")[tree.rows]]
     flagged &= ~_around_modules(analysis)
     above = np.where(tree.parent >= 0, nearest(flagged, tree.parent)[tree.parent], -1)
     return np.flatnonzero(flagged & (above < 0))
@@ -252,11 +252,6 @@ def _around_modules(analysis: Analysis) -> Flags:
         result[current] = True
         current = tree.parent[current]
     return result
-
-
-def _flags(analysis: Analysis, test: Callable[[str], bool]) -> Flags:
-    names = analysis.trace.names
-    return np.append(np.fromiter((test(n) for n in names), bool, len(names)), False)
 
 
 def merged(analysis: Analysis, positions: IntArray, buckets: int, *, hidden: float) -> Change:

@@ -20,10 +20,10 @@ def ranges(analysis: Analysis, test: Callable[[str], bool]) -> IntArray:
     trace, tree = analysis.trace, analysis.trace.tree
     if not tree.rows.size:
         return np.empty(0, dtype=np.int64)
-    names = np.fromiter((test(n) for n in trace.names), bool, len(trace.names))
+    names = trace.name_flags(test)
     if not names.any():
         return np.empty(0, dtype=np.int64)
-    flagged = np.append(names, False)[trace.column("name_id")[tree.rows]]
+    flagged = names[trace.column("name_id")[tree.rows]]
     around = nearest(flagged, tree.parent)
     above = np.where(tree.parent >= 0, around[np.maximum(tree.parent, 0)], -1)
     low, high = analysis.times.host_window

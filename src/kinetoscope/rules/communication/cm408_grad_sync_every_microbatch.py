@@ -200,7 +200,7 @@ def _adds_up(analysis: Analysis, rounds: _Rounds) -> bool:
     adds = analysis.named("aten::add_")
     node = tree.node_of[adds]
     parent = np.where(node >= 0, tree.parent[np.maximum(node, 0)], -1)
-    hooks = np.fromiter((is_gradient_hook(n) for n in trace.names), bool, len(trace.names))
+    hooks = trace.name_flags(is_gradient_hook)
     inside = (parent >= 0) & hooks[trace.column("name_id")[tree.rows[np.maximum(parent, 0)]]]
     at = np.searchsorted(rounds.start, trace.column("ts_ns")[adds[inside]], side="right") - 1
     added = np.bincount(at[at >= 0], minlength=rounds.start.size)

@@ -109,16 +109,12 @@ def _changes(analysis: Analysis, options: Thresholds) -> Triple:
 
 def _barriers(analysis: Analysis) -> IntArray:
     """Outermost node of each barrier call: the Python frame, else the host range."""
-    trace, tree = analysis.trace, analysis.trace.tree
+    tree = analysis.trace.tree
     if not tree.rows.size:
         return np.empty(0, dtype=np.int64)
-    names = trace.names
-    frame = np.fromiter((is_barrier_frame(n) for n in names), bool, len(names))
-    label = np.fromiter((collective_of(n) == "barrier" for n in names), bool, len(names))
-    name = trace.column("name_id")[tree.rows]
-    flagged = (frame[name] & (tree.kind == Kind.PYTHON)) | (
-        label[name] & (tree.kind == Kind.HOST_COLLECTIVE)
-    )
+    frame = tree.named(is_barrier_frame) & (tree.kind == Kind.PYTHON)
+    label = tree.named(lambda name: collective_of(name) == "barrier")
+    flagged = frame | (label & (tree.kind == Kind.HOST_COLLECTIVE))
     nodes = np.flatnonzero(flagged)
     result, reach, thread = [], -1, -1
     for node in nodes.tolist():

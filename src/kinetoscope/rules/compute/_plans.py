@@ -8,7 +8,6 @@ import numpy as np
 
 from kinetoscope.analysis import Analysis
 from kinetoscope.metrics.intervals import Intervals, union
-from kinetoscope.rules.framework._surroundings import nodes_named
 from kinetoscope.trace.kinds import Kind
 from kinetoscope.trace.trace import IntArray, Trace
 
@@ -50,7 +49,7 @@ def new_plans(analysis: Analysis, least_ns: int) -> Plans | None:
         else is.
     """
     trace, tree = analysis.trace, analysis.trace.tree
-    flag = nodes_named(trace, _searches) & (tree.kind == Kind.CPU_OP)
+    flag = trace.tree.named(_searches) & (tree.kind == Kind.CPU_OP)
     nodes = np.flatnonzero(flag)
     nodes = nodes[tree.self_ns[nodes] >= least_ns]
     rows = analysis.in_steps(tree.rows[nodes])

@@ -35,7 +35,6 @@ from kinetoscope.metrics.intervals import empty, union
 from kinetoscope.metrics.precision import Dtype
 from kinetoscope.replay import Change
 from kinetoscope.result import Evidence, Fix
-from kinetoscope.rules._inside import named_nodes
 from kinetoscope.rules.api import Example, Hit, Options, Rule
 from kinetoscope.rules.compute._attention import FusedWork, fused_work
 from kinetoscope.rules.compute._kernels import busy_share, extent_of, per_step_ns
@@ -85,7 +84,7 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
 def _calls(analysis: Analysis, form: str) -> list[tuple[Attention, str]]:
     """Calls of a form that a faster one could take, with the reason why it was not taken."""
     tree = analysis.trace.tree
-    chosen = named_nodes(analysis.trace, lambda name: short_name(name) == form)
+    chosen = analysis.trace.tree.named(lambda name: short_name(name) == form)
     result = []
     for node in np.flatnonzero(chosen & (tree.kind == Kind.CPU_OP)).tolist():
         args = args_of(analysis.trace, int(tree.rows[node]))

@@ -31,7 +31,6 @@ from kinetoscope.result.finding import NO_GAIN
 from kinetoscope.rules._inside import owner_of
 from kinetoscope.rules.api import Example, Hit, Options, Rule
 from kinetoscope.trace.calltree import nearest
-from kinetoscope.trace.kinds import Kind
 from kinetoscope.trace.op_names import short_name
 from kinetoscope.trace.trace import IntArray, Trace
 from kinetoscope.units import duration, several
@@ -92,8 +91,7 @@ def _pairs(trace: Trace) -> IntArray:
     short = [short_name(name) for name in trace.names]
     if "batch_norm" not in short or not _CONVS & set(short):
         return np.empty(0, dtype=np.int64)
-    above = np.where(tree.parent >= 0, tree.op[np.maximum(tree.parent, 0)], -1)
-    ops = np.flatnonzero((tree.kind == Kind.CPU_OP) & (above < 0))
+    ops = np.flatnonzero(tree.outer_ops)
     ids = trace.column("name_id")[tree.rows[ops]]
     conv = np.array([name in _CONVS for name in short], dtype=bool)[ids]
     norm = np.array([name == "batch_norm" for name in short], dtype=bool)[ids]

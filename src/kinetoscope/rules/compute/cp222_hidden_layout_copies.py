@@ -178,7 +178,7 @@ def _makers(trace: Trace) -> IntArray:
     `contiguous` calls `clone` calls `copy_`: the first is what the program says.
     """
     tree = trace.tree
-    flags = np.fromiter((short_name(n) in _MAKERS for n in trace.names), bool, len(trace.names))
+    flags = trace.name_flags(lambda n: short_name(n) in _MAKERS)
     chosen = flags[trace.column("name_id")[tree.rows]] & (tree.kind == Kind.CPU_OP)
     found = nearest(chosen, tree.parent)
     for _ in range(len(_MAKERS)):

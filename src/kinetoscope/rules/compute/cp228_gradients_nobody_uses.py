@@ -163,7 +163,7 @@ def _forward_of(analysis: Analysis, found: UnusedGradients) -> IntArray:
     """Rows of the forward operators whose backward leads to unused gradients only."""
     trace = analysis.trace
     names = trace.column("name_id")[trace.tree.rows]
-    engine = np.fromiter((is_engine_call(n) for n in trace.names), bool, len(trace.names))[names]
+    engine = trace.name_flags(is_engine_call)[names]
     nodes = np.flatnonzero(engine & points_in(found.tails, trace.tree.start))
     forward = trace.links.forward[nodes]
     return trace.tree.rows[np.unique(forward[forward >= 0])]

@@ -176,7 +176,7 @@ def _uncovered(
 def _not_data(analysis: Analysis) -> npt.NDArray[np.bool_]:
     """Nodes inside torch's own training loop (optimizer, modules, profiler): no work on data."""
     trace, tree = analysis.trace, analysis.trace.tree
-    names = np.fromiter((is_framework_frame(n) or is_profiler_frame(n) for n in trace.names), bool)
+    names = trace.name_flags(lambda n: is_framework_frame(n) or is_profiler_frame(n))
     if not names.size:
         return np.zeros(tree.rows.size, dtype=bool)
     flag = names[trace.column("name_id")[tree.rows]] | (tree.kind == Kind.MODULE)

@@ -98,8 +98,8 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
 def _batches(analysis: Analysis) -> tuple[IntArray, IntArray]:
     """First dimension of the first layer's input in each step where it was recorded."""
     trace = analysis.trace
-    flags = np.fromiter((short_name(n) in _LAYERS for n in trace.names), bool, len(trace.names))
-    hit = np.append(flags, False)[trace.column("name_id")] & (trace.column("kind") == Kind.CPU_OP)
+    flags = trace.name_flags(lambda n: short_name(n) in _LAYERS)
+    hit = flags[trace.column("name_id")] & (trace.column("kind") == Kind.CPU_OP)
     rows = np.flatnonzero(hit & (trace.column("dims_id") >= 0))
     step = trace.steps.of(trace.column("ts_ns")[rows])
     rows, step = rows[step >= 0], step[step >= 0]

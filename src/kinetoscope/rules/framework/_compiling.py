@@ -62,8 +62,8 @@ def _numbered(
 
 
 def _named(trace: Trace, test: Callable[[str], bool]) -> IntArray:
-    flags = np.fromiter((test(n) for n in trace.names), bool, len(trace.names))
-    hit = np.append(flags, False)[trace.column("name_id")]
+    flags = trace.name_flags(test)
+    hit = flags[trace.column("name_id")]
     return np.flatnonzero(hit & (trace.column("kind") == Kind.CPU_OP))
 
 

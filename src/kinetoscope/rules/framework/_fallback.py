@@ -89,8 +89,7 @@ def fallback(analysis: Analysis) -> Fallback | None:
 
 def _outer_ops(analysis: Analysis) -> IntArray:
     tree = analysis.trace.tree
-    around = np.where(tree.parent >= 0, tree.op[np.maximum(tree.parent, 0)], -1)
-    return np.sort(tree.rows[(tree.kind == Kind.CPU_OP) & (around < 0)])
+    return np.sort(tree.rows[tree.outer_ops])
 
 
 def stretches(analysis: Analysis, found: Fallback) -> Intervals:
@@ -113,7 +112,7 @@ def _libraries(analysis: Analysis, found: Fallback) -> Intervals:
     families, name_id = op_families(trace), trace.column("name_id")
     rows = analysis.in_steps(analysis.rows(Kind.CPU_OP))
     rows = rows[~np.isin(families[name_id[rows]], (Family.NONE, *_FUSED))]
-    torchs = np.fromiter((name.startswith("aten::") for name in trace.names), bool)
+    torchs = trace.name_flags(lambda name: name.startswith("aten::"))
     other = (families[name_id[found.ops]] == Family.NONE) & ~torchs[name_id[found.ops]]
     return analysis.extent(np.concatenate((rows, found.ops[other])))
 

@@ -193,11 +193,7 @@ def has_compiled_code(trace: Trace) -> bool:
 
 
 def _compiled_names(trace: Trace) -> npt.NDArray[np.bool_]:
-    return np.fromiter(
-        (is_graph_call(n) or compiled_region(n) is not None for n in trace.names),
-        bool,
-        len(trace.names),
-    )
+    return trace.name_flags(lambda n: is_graph_call(n) or compiled_region(n) is not None)
 
 
 def compiled_share(analysis: Analysis, bound: LaunchBound) -> float:
@@ -206,7 +202,7 @@ def compiled_share(analysis: Analysis, bound: LaunchBound) -> float:
     flags = _compiled_names(trace)
     if not flags.any():
         return 0.0
-    region = nearest(np.append(flags, False)[trace.column("name_id")[tree.rows]], tree.parent)
+    region = nearest(flags[trace.column("name_id")[tree.rows]], tree.parent)
     node = tree.node_of[bound.launches]
     return float((region[node[node >= 0]] >= 0).mean()) if (node >= 0).any() else 0.0
 

@@ -44,6 +44,10 @@ _SNIPPETS = {
     "pytorch_lightning": _LIGHTNING,
     "transformers": "args = TrainingArguments(..., logging_steps=50)",
 }
+_TRAINERS = frozenset(
+    "lightning pytorch_lightning lightning_fabric transformers accelerate deepspeed".split()
+)
+"""Libraries that run the steps of a program, or something around each."""
 _SPEED = "https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html"
 _LOOP = 1.5
 """A frame longer than this many steps holds the loop over them."""
@@ -55,7 +59,8 @@ def library_python(
     """The library that most of the Python belongs to, and which rows are not its own.
 
     Its loop, or its model, is called by a function of the program that cannot be moved: what runs
-    in between, and in no function of the program inside the step, is the library's.
+    in between, and in no function of the program inside the step, is the library's. What a loop of
+    the program itself calls (NumPy, pandas) is its own work.
     """
     tree, names = analysis.trace.tree, analysis.trace.column("name_id")
     node = tree.node_of[rows]
@@ -71,7 +76,8 @@ def library_python(
         up = tree.parent[at]
         climbing &= (up >= 0) & (up != frame)
         at = np.where(climbing, up, at)
-    mine = outermost >= 0
+    runs_steps = np.isin(names[tree.rows], [i for i, name in package.items() if name in _TRAINERS])
+    mine = (outermost >= 0) & (runs_steps[outermost] | (tree.module[node] >= 0))
     if weights[mine].sum() <= _MOST * weights.sum():
         return None, ~mine
     time: dict[str, int] = {}

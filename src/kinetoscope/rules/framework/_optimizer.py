@@ -46,7 +46,6 @@ class OptimizerSteps:
 def optimizer_steps(trace: Trace) -> OptimizerSteps:
     """All optimizer steps of a trace."""
     tree, names = trace.tree, trace.names
-    mark = np.fromiter((is_optimizer_step(n) for n in names), bool, len(names))
     name_id = trace.column("name_id")[tree.rows]
     around = update_nodes(trace)
     inside = around >= 0
@@ -57,7 +56,7 @@ def optimizer_steps(trace: Trace) -> OptimizerSteps:
     op = inside & (tree.kind == Kind.CPU_OP)
     parent_op = np.where(tree.parent >= 0, tree.op[np.maximum(tree.parent, 0)], -1)
     outermost = op & ((parent_op < 0) | ~op[np.maximum(parent_op, 0)])
-    marks = np.flatnonzero(mark[name_id])
+    marks = np.flatnonzero(tree.named(is_optimizer_step))
     marks = marks[_outer(around, tree.parent, marks)]
     calls = inside & np.isin(tree.kind, RUNTIME_KINDS)
     return OptimizerSteps(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import numpy.typing as npt
 
@@ -19,12 +17,6 @@ Flags = npt.NDArray[np.bool_]
 
 LEAST_NET = 0.1
 """Part of a stretch that is the program's at least, however many events were recorded in it."""
-
-
-def nodes_named(trace: Trace, test: Callable[[str], bool]) -> Flags:
-    """Which call-tree nodes have a name that passes the test."""
-    flags = np.fromiter((test(name) for name in trace.names), bool, len(trace.names))
-    return np.asarray(np.append(flags, False)[trace.column("name_id")[trace.tree.rows]])
 
 
 def within(trace: Trace, flag: Flags) -> Flags:

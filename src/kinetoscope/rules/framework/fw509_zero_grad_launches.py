@@ -29,7 +29,7 @@ from kinetoscope.metrics.intervals import Coverage, measure, merge
 from kinetoscope.replay import Change
 from kinetoscope.result import Evidence, Fix
 from kinetoscope.rules.api import Example, Hit, Options, Rule
-from kinetoscope.rules.framework._surroundings import nodes_named, steady_extent, within
+from kinetoscope.rules.framework._surroundings import steady_extent, within
 from kinetoscope.rules.framework._waiting import calls_inside
 from kinetoscope.trace.distributed_frames import is_gradient_hook
 from kinetoscope.trace.kinds import Kind
@@ -55,7 +55,7 @@ class Thresholds(Options, frozen=True):
 def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
     """Count what `zero_grad` clears and the additions that follow from it."""
     trace, tree = analysis.trace, analysis.trace.tree
-    ranges = nodes_named(trace, is_zero_grad)
+    ranges = trace.tree.named(is_zero_grad)
     clearing = _cleared(analysis, tree.rows[ranges])
     steps = analysis.steps_on_host
     each = clearing.size / steps
@@ -114,7 +114,7 @@ def _named(analysis: Analysis, name: str) -> IntArray:
 
 def _needless(analysis: Analysis, tensors: int) -> IntArray:
     """The first additions of each step, one for each tensor that was cleared."""
-    hooks = within(analysis.trace, nodes_named(analysis.trace, is_gradient_hook))
+    hooks = within(analysis.trace, analysis.trace.tree.named(is_gradient_hook))
     rows = _named(analysis, "add_")
     rows = rows[hooks[analysis.trace.tree.node_of[rows]]]
     step = analysis.trace.steps.of(analysis.trace.column("ts_ns")[rows])

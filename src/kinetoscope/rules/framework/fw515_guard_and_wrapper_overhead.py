@@ -34,7 +34,6 @@ from kinetoscope.rules.api import Example, Hit, Options, Rule
 from kinetoscope.rules.framework._compiling import glue, lookups, regions
 from kinetoscope.rules.framework._surroundings import (
     net_ns,
-    nodes_named,
     own_stretches,
     steady_extent,
     within,
@@ -113,13 +112,13 @@ def _around(analysis: Analysis) -> Intervals:
     trace, tree = analysis.trace, analysis.trace.tree
     entered = within(
         trace,
-        nodes_named(trace, lambda n: is_dynamo_wrapper(n) or compiled_region(n) is not None),
+        trace.tree.named(lambda n: is_dynamo_wrapper(n) or compiled_region(n) is not None),
     )
-    inside = within(trace, nodes_named(trace, is_graph_call))
+    inside = within(trace, trace.tree.named(is_graph_call))
     op = np.where(tree.op >= 0, tree.op, 0)
-    own = nodes_named(trace, lambda n: is_dynamo_glue(n) or compiled_region(n) is not None)
+    own = trace.tree.named(lambda n: is_dynamo_glue(n) or compiled_region(n) is not None)
     in_operator = (tree.op >= 0) & ~own[op] if tree.rows.size else entered
-    python = nodes_named(trace, _is_wrapping) & (tree.kind == Kind.PYTHON)
+    python = trace.tree.named(_is_wrapping) & (tree.kind == Kind.PYTHON)
     wrapping = own_stretches(analysis, entered & python & ~inside & ~in_operator)
     return merge(steady_extent(analysis, analysis.get(glue)), wrapping)
 

@@ -144,7 +144,7 @@ def _fix(places: tuple[Location, ...], waits: float) -> Fix:
         )
     return Fix(
         summary=(
-            f"Move the work of `{name}` out of the step, onto tensors, or into a thread."
+            f"Move {_work_of(name)} out of the step, onto tensors, or into a thread."
             if name
             else "Find out what runs there: record with with_stack=True. Then move it out of "
             "the step, onto tensors, or into a thread."
@@ -153,6 +153,11 @@ def _fix(places: tuple[Location, ...], waits: float) -> Fix:
         "pending = pool.submit(bookkeeping, batch)   # runs beside the step",
         reference=_REFERENCE,
     )
+
+
+def _work_of(name: str) -> str:
+    """What nobody can call by a name, as the top level of a script, is where it is."""
+    return "that work" if name.startswith("<") else f"the work of `{name}`"
 
 
 def _first(places: tuple[Location, ...]) -> str | None:

@@ -31,7 +31,6 @@ from kinetoscope.rules.api import Example, Hit, Options, Rule
 from kinetoscope.rules.data_loading._input import exposed_ratio
 from kinetoscope.rules.framework._surroundings import (
     net_ns,
-    nodes_named,
     outermost,
     own_stretches,
     steady_extent,
@@ -59,7 +58,7 @@ class Thresholds(Options, frozen=True):
 def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
     """Add up what the engine does besides calling operators."""
     trace, tree = analysis.trace, analysis.trace.tree
-    flag = nodes_named(trace, is_engine_call)
+    flag = trace.tree.named(is_engine_call)
     if not flag.any():
         return
     nodes = analysis.in_steps(tree.rows[outermost(trace, flag)])

@@ -104,9 +104,9 @@ def _tests(analysis: Analysis) -> tuple[IntArray, int, int]:
     """Rows of the operators of the tests, number of backward nodes, number of tested ones."""
     trace, tree = analysis.trace, analysis.trace.tree
     names = trace.column("name_id")[tree.rows]
-    table = np.fromiter((short_name(n) in _TESTS for n in trace.names), bool, len(trace.names))
-    isnan = np.fromiter((short_name(n) == "isnan" for n in trace.names), bool, len(trace.names))
-    engine = np.fromiter((is_engine_call(n) for n in trace.names), bool, len(trace.names))
+    table = trace.name_flags(lambda n: short_name(n) in _TESTS)
+    isnan = trace.name_flags(lambda n: short_name(n) == "isnan")
+    engine = trace.name_flags(is_engine_call)
     low, high = analysis.times.host_window
     inside = (tree.start >= low) & (tree.start < high)
     backward = (trace.links.backward_root >= 0) & (tree.kind == Kind.CPU_OP) & inside

@@ -33,7 +33,6 @@ from kinetoscope.rules.api import Example, Hit, Options, Rule
 from kinetoscope.rules.framework._surroundings import (
     Flags,
     net_ns,
-    nodes_named,
     own_stretches,
     steady_extent,
 )
@@ -149,7 +148,7 @@ def _calls(analysis: Analysis) -> _Calls:
     children = np.bincount(above[module & (above >= 0)], minlength=size)
     works = (tree.kind == Kind.CPU_OP) & (tree.module >= 0)
     operators = np.bincount(tree.module[works], minlength=size)
-    needed = nodes_named(trace, is_parallel_wrapper)
+    needed = trace.tree.named(is_parallel_wrapper)
     wrapper = module & (children == 1) & (operators == 0) & ~needed & (above >= 0)
     inner = np.flatnonzero(module & (above >= 0) & wrapper[np.maximum(above, 0)])
     # Torch records the operators of one thread, and the Python of all.
@@ -173,10 +172,10 @@ def _hooks(analysis: Analysis) -> Flags:
     """
     trace, tree = analysis.trace, analysis.trace.tree
     above = np.maximum(tree.parent, 0)
-    called = (tree.parent >= 0) & nodes_named(trace, is_module_call)[above]
-    hooks = called & (tree.kind == Kind.PYTHON) & nodes_named(trace, _is_hook)
+    called = (tree.parent >= 0) & trace.tree.named(is_module_call)[above]
+    hooks = called & (tree.kind == Kind.PYTHON) & trace.tree.named(_is_hook)
     around = nearest(hooks, tree.parent)
-    forward = np.flatnonzero(nodes_named(trace, is_forward) & (around >= 0))
+    forward = np.flatnonzero(trace.tree.named(is_forward) & (around >= 0))
     decorated = around[forward]
     hooks[decorated[tree.module[decorated] == tree.module[forward]]] = False
     return np.asarray(hooks)

@@ -119,7 +119,7 @@ def weight_casts(trace: Trace) -> IntArray:
     if tree.rows.size == 0:
         return tree.rows
     name = trace.column("name_id")[tree.rows]
-    cast = np.fromiter((short_name(n) in ("to", "_to_copy") for n in trace.names), bool)
+    cast = trace.name_flags(lambda n: short_name(n) in ("to", "_to_copy"))
     product = np.isin(op_families(trace), _PRODUCTS)
     above = np.maximum(tree.parent, 0)
     nodes = np.flatnonzero(cast[name] & (tree.kind == Kind.CPU_OP) & (tree.parent >= 0))

@@ -99,7 +99,7 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
 def _inside(analysis: Analysis) -> npt.NDArray[np.bool_]:
     """Call-tree nodes inside gradient clipping."""
     trace, tree = analysis.trace, analysis.trace.tree
-    flags = np.fromiter((is_grad_clip_frame(n) for n in trace.names), bool, len(trace.names))
+    flags = trace.name_flags(is_grad_clip_frame)
     if not flags.any():
         return np.zeros(tree.rows.size, dtype=bool)
     return nearest(flags[trace.column("name_id")[tree.rows]], tree.parent) >= 0
@@ -107,11 +107,7 @@ def _inside(analysis: Analysis) -> npt.NDArray[np.bool_]:
 
 def _norms(analysis: Analysis, inside: npt.NDArray[np.bool_]) -> IntArray:
     trace, tree = analysis.trace, analysis.trace.tree
-    table = np.fromiter(
-        (short_name(n) in ("linalg_vector_norm", "norm") for n in trace.names),
-        bool,
-        len(trace.names),
-    )
+    table = trace.name_flags(lambda n: short_name(n) in ("linalg_vector_norm", "norm"))
     hit = inside & table[trace.column("name_id")[tree.rows]] & (tree.kind == Kind.CPU_OP)
     return analysis.in_steps(np.sort(tree.rows[hit]))
 

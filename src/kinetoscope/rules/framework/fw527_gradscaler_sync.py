@@ -28,7 +28,7 @@ from kinetoscope.metrics.waits import Wait, Waits
 from kinetoscope.replay import Change
 from kinetoscope.result import Evidence, Fix
 from kinetoscope.rules.api import Example, Hit, Options, Rule
-from kinetoscope.rules.framework._surroundings import nodes_named, within
+from kinetoscope.rules.framework._surroundings import within
 from kinetoscope.rules.framework._waiting import avoidable, blocked_per_step
 from kinetoscope.trace.kinds import Kind
 from kinetoscope.trace.torch_frames import is_scaler_check, is_scaler_frame
@@ -84,7 +84,7 @@ def _scaler_waits(analysis: Analysis, waits: Waits, options: Thresholds) -> Wait
     trace, tree = analysis.trace, analysis.trace.tree
     if waits.call.size == 0:
         return waits
-    inside = within(trace, nodes_named(trace, is_scaler_frame))
+    inside = within(trace, trace.tree.named(is_scaler_frame))
     if inside.any() or analysis.has("stacks"):
         return waits.where(inside[tree.node_of[waits.call]])
     checks = analysis.matching(is_scaler_check)

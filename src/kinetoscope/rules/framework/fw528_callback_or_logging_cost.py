@@ -29,12 +29,11 @@ from kinetoscope.rules.api import Example, Hit, Options, Rule
 from kinetoscope.rules.data_loading._input import exposed_ratio
 from kinetoscope.rules.framework._surroundings import (
     net_ns,
-    nodes_named,
     outermost,
     steady_extent,
 )
 from kinetoscope.trace.kinds import Kind
-from kinetoscope.trace.library_frames import is_logging_frame
+from kinetoscope.trace.logging_frames import is_logging_frame
 from kinetoscope.units import duration, percent
 
 if TYPE_CHECKING:
@@ -55,7 +54,7 @@ class Thresholds(Options, frozen=True):
 def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
     """Add the outermost frames up, and replay the steps without them."""
     trace, tree = analysis.trace, analysis.trace.tree
-    flag = nodes_named(trace, is_logging_frame) & (tree.kind == Kind.PYTHON)
+    flag = trace.tree.named(is_logging_frame) & (tree.kind == Kind.PYTHON)
     rows = analysis.in_steps(tree.rows[outermost(trace, flag)])
     if rows.size == 0:
         return

@@ -33,7 +33,6 @@ from kinetoscope.result import Evidence, Fix
 from kinetoscope.rules.api import Example, Hit, Options, Rule
 from kinetoscope.rules.framework._surroundings import (
     net_ns,
-    nodes_named,
     outermost,
     python_only,
     within,
@@ -60,7 +59,7 @@ class Thresholds(Options, frozen=True):
 def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
     """Add up the Python around operators, and replay the steps without it."""
     trace, tree = analysis.trace, analysis.trace.tree
-    flag = nodes_named(trace, is_dispatch_mode) & ~within(trace, tree.kind == Kind.COMPILE)
+    flag = trace.tree.named(is_dispatch_mode) & ~within(trace, tree.kind == Kind.COMPILE)
     if not flag.any():
         return
     own = python_only(analysis, flag)

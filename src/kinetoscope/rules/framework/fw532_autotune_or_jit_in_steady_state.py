@@ -29,7 +29,6 @@ from kinetoscope.replay import Change
 from kinetoscope.result import Evidence, Fix
 from kinetoscope.rules.api import Example, Hit, Options, Rule
 from kinetoscope.rules.framework._surroundings import (
-    nodes_named,
     outermost,
     steady_extent,
     within,
@@ -56,7 +55,7 @@ class Thresholds(Options, frozen=True):
 def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
     """Add the time up, and replay the steps without it."""
     trace, tree = analysis.trace, analysis.trace.tree
-    flag = nodes_named(trace, is_autotuning) & (tree.kind == Kind.PYTHON)
+    flag = trace.tree.named(is_autotuning) & (tree.kind == Kind.PYTHON)
     flag &= ~within(trace, tree.kind == Kind.COMPILE)
     rows = analysis.in_steps(tree.rows[outermost(trace, flag)])
     steps = np.unique(trace.steps.of(trace.column("ts_ns")[rows]))

@@ -106,7 +106,7 @@ def _eager_calls(analysis: Analysis) -> tuple[IntArray, IntArray]:
     """
     trace, tree = analysis.trace, analysis.trace.tree
     none = np.empty(0, dtype=np.int64)
-    flags = np.fromiter((is_dynamo_wrapper(n) for n in trace.names), bool, len(trace.names))
+    flags = trace.name_flags(is_dynamo_wrapper)
     if not flags.any() or analysis.in_steps(analysis.get(regions).row).size:
         return none, none
     if analysis.in_steps(analysis.rows(Kind.COMPILE)).size:
@@ -116,9 +116,8 @@ def _eager_calls(analysis: Analysis) -> tuple[IntArray, IntArray]:
     names = trace.column("name_id")[tree.rows]
     wrapper = nearest(flags[names] & np.isin(tree.kind, (Kind.PYTHON, Kind.MODULE)), tree.parent)
     above = np.where(tree.parent >= 0, wrapper[np.maximum(tree.parent, 0)], -1)
-    op_above = np.where(tree.parent >= 0, tree.op[np.maximum(tree.parent, 0)], -1)
-    aten = np.fromiter((n.startswith("aten::") for n in trace.names), bool, len(trace.names))
-    direct = (tree.kind == Kind.CPU_OP) & aten[names] & (wrapper >= 0) & (op_above < 0)
+    aten = trace.name_flags(lambda n: n.startswith("aten::"))
+    direct = tree.outer_ops & aten[names] & (wrapper >= 0)
     outermost = (wrapper == np.arange(wrapper.size)) & (above < 0)
     return (
         analysis.in_steps(np.sort(tree.rows[outermost])),

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
 from kinetoscope.analysis import Analysis
 from kinetoscope.metrics.device_ops import args_of
 from kinetoscope.metrics.phase import trains
-from kinetoscope.trace.kinds import Kind
-from kinetoscope.trace.op_names import short_name
+from kinetoscope.trace.op_names import op_rows, short_name
 from kinetoscope.trace.trace import IntArray, Trace
 
 Shape = tuple[int, ...]
@@ -31,16 +29,7 @@ def serves(analysis: Analysis) -> bool:
 
 def ops_named(trace: Trace, *names: str) -> IntArray:
     """Rows of the operators with one of these short names, in time order."""
-    flags = np.fromiter((short_name(n) in names for n in trace.names), bool, len(trace.names))
-    hit = np.append(flags, False)[trace.column("name_id")]
-    return np.flatnonzero(hit & (trace.column("kind") == Kind.CPU_OP))
-
-
-def outermost_ops(trace: Trace) -> npt.NDArray[np.bool_]:
-    """Which call-tree nodes are operators that no other operator called."""
-    tree = trace.tree
-    above = np.where(tree.parent >= 0, tree.op[np.maximum(tree.parent, 0)], -1)
-    return np.asarray((tree.kind == Kind.CPU_OP) & (above < 0))
+    return op_rows(trace, names.__contains__)
 
 
 def weight_shapes(trace: Trace) -> frozenset[Shape]:

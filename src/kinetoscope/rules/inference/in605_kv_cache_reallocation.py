@@ -34,7 +34,7 @@ from kinetoscope.result import Evidence, Fix, Gain
 from kinetoscope.rules.api import Example, Hit, Options, Rule
 from kinetoscope.rules.framework._surroundings import steady_extent
 from kinetoscope.rules.framework._waiting import calls_inside
-from kinetoscope.rules.inference._requests import Shape, ops_named, outermost_ops, serves
+from kinetoscope.rules.inference._requests import Shape, ops_named, serves
 from kinetoscope.trace.kinds import Kind
 from kinetoscope.trace.trace import IntArray, Trace
 from kinetoscope.units import duration, percent, several
@@ -129,7 +129,7 @@ def _growing(analysis: Analysis, options: Thresholds) -> _Joins:
     """Joins in the steady steps whose largest part is the result of an earlier join."""
     trace = analysis.trace
     rows = ops_named(trace, "cat")
-    rows = rows[outermost_ops(trace)[trace.tree.node_of[rows]]] if rows.size else rows
+    rows = rows[trace.tree.outer_ops[trace.tree.node_of[rows]]] if rows.size else rows
     results: set[Shape] = set()
     kept, new = [], []
     for row in rows.tolist():

@@ -33,7 +33,7 @@ from kinetoscope.result import Evidence, Fix, Gain
 from kinetoscope.rules.api import Example, Hit, Options, Rule
 from kinetoscope.rules.framework._surroundings import steady_extent
 from kinetoscope.rules.framework._waiting import calls_inside
-from kinetoscope.rules.inference._requests import outermost_ops, serves
+from kinetoscope.rules.inference._requests import serves
 from kinetoscope.trace.op_names import short_name
 from kinetoscope.trace.trace import IntArray, Trace
 from kinetoscope.units import count, duration, percent
@@ -120,7 +120,7 @@ def _gain(analysis: Analysis, norms: IntArray, kernels: IntArray, biased: float)
 def _pairs(analysis: Analysis) -> tuple[IntArray, np.ndarray]:
     """Batch norms in eval mode right after a convolution, and whether that had a bias."""
     trace, tree = analysis.trace, analysis.trace.tree
-    nodes = np.flatnonzero(outermost_ops(trace))
+    nodes = np.flatnonzero(trace.tree.outer_ops)
     rows = tree.rows[nodes]
     names = trace.column("name_id")[rows]
     short = [short_name(n) for n in trace.names]

@@ -32,7 +32,7 @@ from kinetoscope.result import Evidence, Fix, Gain
 from kinetoscope.rules.api import Example, Hit, Options, Rule
 from kinetoscope.rules.framework._surroundings import steady_extent
 from kinetoscope.rules.framework._waiting import calls_inside, part_of
-from kinetoscope.rules.inference._requests import ops_named, outermost_ops, serves
+from kinetoscope.rules.inference._requests import ops_named, serves
 from kinetoscope.trace.trace import IntArray
 from kinetoscope.units import duration, several
 
@@ -113,7 +113,7 @@ def _with_flag(analysis: Analysis, names: tuple[str, ...], position: int) -> Int
     """Outermost operators of these names whose argument at this position is True."""
     trace = analysis.trace
     rows = analysis.in_steps(ops_named(trace, *names))
-    rows = rows[outermost_ops(trace)[trace.tree.node_of[rows]]] if rows.size else rows
+    rows = rows[trace.tree.outer_ops[trace.tree.node_of[rows]]] if rows.size else rows
     ids = trace.column("concrete_id")[rows]
     _, first, which = np.unique(ids, return_index=True, return_inverse=True)
     flags = [args_of(trace, int(rows[i])).text(position) == "True" for i in first]

@@ -30,7 +30,7 @@ from kinetoscope.replay import Change
 from kinetoscope.result import Evidence, Fix
 from kinetoscope.rules.api import Example, Hit, Options, Rule
 from kinetoscope.rules.framework._waiting import avoidable, blocked_per_step
-from kinetoscope.rules.inference._requests import ops_named, outermost_ops, serves
+from kinetoscope.rules.inference._requests import ops_named, serves
 from kinetoscope.units import duration
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def _after_sampling(analysis: Analysis, options: Thresholds) -> Waits:
     waits = avoidable(analysis, Wait.SCALAR, Wait.SHAPE, Wait.COPY)
     if waits.call.size == 0:
         return waits
-    order = np.sort(tree.rows[outermost_ops(trace)])
+    order = np.sort(tree.rows[trace.tree.outer_ops])
     picks = np.intersect1d(ops_named(trace, "argmax", "multinomial", "topk"), order)
     read = np.searchsorted(order, waits.op)
     pick = np.searchsorted(order, picks)

@@ -36,7 +36,6 @@ from kinetoscope.rules.framework._surroundings import steady_extent
 from kinetoscope.rules.framework._waiting import calls_inside
 from kinetoscope.rules.inference._requests import (
     ops_named,
-    outermost_ops,
     serves,
     weight_shapes,
 )
@@ -112,7 +111,7 @@ def _of_weights(analysis: Analysis) -> IntArray:
     rows = analysis.in_steps(ops_named(trace, "to", "_to_copy", "copy_"))
     if not shapes or rows.size == 0:
         return rows[:0]
-    rows = rows[outermost_ops(trace)[trace.tree.node_of[rows]]]
+    rows = rows[trace.tree.outer_ops[trace.tree.node_of[rows]]]
     dims = trace.column("dims_id")[rows]
     _, first, which = np.unique(dims, return_index=True, return_inverse=True)
     hit = np.array([_shape(analysis, int(rows[i])) in shapes for i in first], dtype=bool)

@@ -25,7 +25,7 @@ from kinetoscope.metrics.intervals import measure
 from kinetoscope.replay import Change
 from kinetoscope.result import Evidence, Fix
 from kinetoscope.rules.api import Example, Hit, Options, Rule
-from kinetoscope.rules.framework._surroundings import net_ns, nodes_named, own_stretches
+from kinetoscope.rules.framework._surroundings import net_ns, own_stretches
 from kinetoscope.rules.inference._requests import serves
 from kinetoscope.trace.kinds import Kind
 from kinetoscope.trace.op_names import short_name
@@ -50,7 +50,7 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
     if analysis.device is not None or not serves(analysis):
         return
     trace, tree = analysis.trace, analysis.trace.tree
-    flag = nodes_named(trace, lambda name: short_name(name) in _ALLOCATING)
+    flag = trace.tree.named(lambda name: short_name(name) in _ALLOCATING)
     flag &= tree.kind == Kind.CPU_OP
     own = own_stretches(analysis, flag)
     spent = net_ns(analysis, own)

@@ -32,7 +32,6 @@ from kinetoscope.result import Evidence, Fix
 from kinetoscope.rules._inside import (
     Flags,
     extent_of_nodes,
-    named_nodes,
     nearest_named,
     outermost_ops,
 )
@@ -69,7 +68,7 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
     inside = nearest_named(trace, is_zero_grad) >= 0
     if not inside.any():
         return
-    zeros = outermost_ops(trace, inside & named_nodes(trace, lambda n: short_name(n) in _ZEROS))
+    zeros = outermost_ops(trace, inside & trace.tree.named(lambda n: short_name(n) in _ZEROS))
     steps = max(trace.steps.count, 1)
     if zeros.size == 0:
         return
@@ -157,7 +156,7 @@ def _additions(analysis: Analysis) -> IntArray:
     """Nodes of the additions of a new gradient to the old one, in autograd's AccumulateGrad."""
     trace = analysis.trace
     inside = nearest_named(trace, is_gradient_hook) >= 0
-    return outermost_ops(trace, inside & named_nodes(trace, lambda n: short_name(n) in _ADDS))
+    return outermost_ops(trace, inside & trace.tree.named(lambda n: short_name(n) in _ADDS))
 
 
 def _zeroing(t: TraceBuilder, parameters: int) -> None:

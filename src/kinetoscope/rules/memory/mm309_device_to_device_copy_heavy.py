@@ -223,7 +223,7 @@ def _operators(analysis: Analysis, rows: IntArray) -> Intervals:
 def _distributed(analysis: Analysis, rows: IntArray) -> npt.NDArray[np.bool_]:
     """Copies that FSDP, DDP or a collective makes."""
     trace, tree = analysis.trace, analysis.trace.tree
-    names = np.fromiter((is_distributed_copy(n) for n in trace.names), bool, len(trace.names))
+    names = trace.name_flags(is_distributed_copy)
     flag = (tree.kind == Kind.HOST_COLLECTIVE) | names[trace.column("name_id")[tree.rows]]
     node = trace.links.node[rows]
     return (node >= 0) & (nearest(flag, tree.parent)[np.maximum(node, 0)] >= 0)

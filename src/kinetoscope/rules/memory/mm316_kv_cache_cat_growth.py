@@ -114,7 +114,7 @@ def _unread(analysis: Analysis, rows: IntArray) -> bool:
     trace = analysis.trace
     joins = np.unique(trace.links.op[rows])
     grown = {n for op in joins.tolist() for n in (_longest(trace, op),) if n}
-    names = np.fromiter((short_name(n) == "cat" for n in trace.names), bool, len(trace.names))
+    names = trace.name_flags(lambda n: short_name(n) == "cat")
     others = analysis.rows(Kind.CPU_OP)
     others = others[~names[trace.column("name_id")[others]]]
     _, first = np.unique(trace.column("dims_id")[others], return_index=True)
