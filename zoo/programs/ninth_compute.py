@@ -65,7 +65,7 @@ class Clerk(nn.Module):
 @case(
     "adapters of a language model for contracts, trained in the type of the checkpoint",
     "compute",
-    codes=("float32 matrix products without TF32 or autocast",),
+    codes=("CP201",),
     functions=("forward", "tune_adapters"),
 )
 def i_contracts_adapters_float32(fixed):
@@ -106,7 +106,7 @@ class Captioner(nn.Module):
     "captions of pictures over a vocabulary of 50257 words",
     "compute",
     also=("memory",),
-    codes=("an odd size of a matrix product",),
+    codes=("CP202",),
     functions=("forward", "learn_captions"),
 )
 def i_captions_odd_vocabulary(fixed):
@@ -154,7 +154,7 @@ class Planner(nn.Module):
     "a policy that reads long trajectories through a mask as large as the attention",
     "compute",
     also=("memory",),
-    codes=("a dense causal mask keeps attention from its fast kernel",),
+    codes=("CP207", "CP206"),
     functions=("look_back", "forward", "imitate"),
     plant_in="Planner.look_back",
 )
@@ -206,7 +206,7 @@ class Plate(nn.Module):
     "the conductivity of a plate found by going back through steps of the heat equation",
     "compute",
     also=("memory",),
-    codes=("float64 where float32 is enough",),
+    codes=("CP211",),
     functions=("forward", "fit_plate"),
 )
 def i_plate_float64(fixed):
@@ -261,7 +261,7 @@ class Lesson:
     "a small keyword spotter distilled from a large one, whose gradients are computed as well",
     "compute",
     also=("memory",),
-    codes=("gradients that nobody uses",),
+    codes=("CP228",),
     functions=("ask_teacher", "teach", "descend"),
     plant_in="Lesson.ask_teacher",
 )
@@ -318,7 +318,7 @@ class TextTower(nn.Module):
     "a retriever trained on pairs of texts that are all padded to 1024 tokens",
     "compute",
     also=("memory",),
-    codes=("work on padding",),
+    codes=("no rule",),
     functions=("pad", "batch", "forward", "contrast"),
     plant_in="Shelf.pad",
 )
@@ -376,7 +376,7 @@ class ImageTower(nn.Module):
 @case(
     "an image encoder tuned against the names of its classes, which are read again in each step",
     "compute",
-    codes=("a constant is computed again in each step",),
+    codes=("IN622", "IN623"),
     functions=("directions", "read", "tune_images"),
     plant_in="Labels.directions",
 )

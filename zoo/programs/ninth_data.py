@@ -94,7 +94,7 @@ def some_words(count):
     "reviews that are split into word pieces between two steps",
     "data_loading",
     also=("framework",),
-    codes=("tokenization in the training process",),
+    codes=("DL104", "FW517"),
     functions=("next_batch", "judge", "__call__", "split"),
     plant_in="Critic.next_batch",
 )
@@ -160,7 +160,7 @@ class ClickNet(nn.Module):
     "clicks on advertisements, whose features are sent to the device column by column",
     "data_loading",
     also=("framework",),
-    codes=("many small blocking copies from pageable memory",),
+    codes=("DL113", "FW506", "DL105"),
     functions=("to_device", "learn_clicks"),
     plant_in="Impressions.to_device",
 )
@@ -228,7 +228,7 @@ class Frame:
     "photographs of skin that are shrunk when a batch is put together",
     "data_loading",
     also=("framework",),
-    codes=("costly work in the collate function of too few workers",),
+    codes=("DL102", "DL108"),
     functions=("__call__", "next_photos", "classify_moles"),
     plant_in="Frame.__call__",
 )
@@ -304,7 +304,7 @@ class Bridge:
     "streets of a game and real ones, the latter from a loader that is started in each step",
     "data_loading",
     also=("framework",),
-    codes=("the workers of a loader are started anew in each step",),
+    codes=("DL103",),
     functions=("real_batch", "adapt"),
     plant_in="Bridge.real_batch",
 )
@@ -344,7 +344,7 @@ class Meters(Dataset):
     "the load of electricity meters, taken from a tensor one window at a time",
     "data_loading",
     also=("framework",),
-    codes=("single rows of a tensor in memory are fetched and collated in the training process",),
+    codes=("DL101", "DL108"),
     functions=("__getitem__", "next_windows", "predict_load"),
 )
 def i_meters_row_by_row(fixed):

@@ -55,7 +55,7 @@ class Composer:
 @case(
     "a model of melodies that logs the size of each of its gradients",
     "framework",
-    codes=("a synchronisation for each parameter in each step",),
+    codes=("FW503",),
     functions=("watch", "compose"),
     plant_in="Composer.watch",
 )
@@ -125,7 +125,7 @@ class Tagger(nn.Module):
     "a tagger of sounds with an optimizer copied from the paper, which goes from tensor to tensor",
     "framework",
     also=("memory",),
-    codes=("an optimizer that is not fused: a Python loop over the parameters",),
+    codes=("FW507", "CP227"),
     functions=("move_each", "step", "descend", "tag_sounds"),
     plant_in="Lion.move_each",
 )
@@ -168,7 +168,7 @@ def make_current(checked):
     "a tracer in an ocean current by a compiled function that stops for what is not a number",
     "framework",
     also=("memory", "compute"),
-    codes=("a graph break: a branch on the data in a compiled loop",),
+    codes=("FW510", "FW534"),
     functions=("carry", "simulate"),
     plant_in="make_current",
 )
@@ -273,7 +273,7 @@ class Shop:
 @case(
     "a sales forecast that writes its state to disk after every batch",
     "framework",
-    codes=("a checkpoint in every step",),
+    codes=("FW529",),
     functions=("forecast", "keep"),
     plant_in="Shop.forecast",
 )
@@ -329,7 +329,7 @@ class Confusion:
     "a map of land cover whose confusion matrix is counted by numpy in each step",
     "framework",
     also=("memory", "data_loading"),
-    codes=("a metric on the host in every step",),
+    codes=("FW517", "IN619", "FW528", "DL104"),
     functions=("add", "map_land"),
     plant_in="Confusion.add",
 )
@@ -377,7 +377,7 @@ class Tutor:
     "a model tuned on short dialogues in parts of two, as on the small GPU it was written for",
     "framework",
     also=("compute",),
-    codes=("gradient accumulation over needlessly small parts: many tiny kernels",),
+    codes=("FW501", "FW502"),
     functions=("tutor",),
     plant_in="Tutor.tutor",
 )

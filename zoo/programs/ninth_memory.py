@@ -46,7 +46,7 @@ class Vocoder(nn.Module):
     "a vocoder with a periodic activation in five kernels forward and ten backward",
     "memory",
     also=("compute",),
-    codes=("an eager chain of elementwise kernels that could be one",),
+    codes=("CP212", "CP219"),
     functions=("snake", "forward", "learn_sound"),
     plant_in="snake",
 )
@@ -88,7 +88,7 @@ class Stage(nn.Module):
     "a network that takes rain out of pictures, and changes their layout twice in each stage",
     "memory",
     also=("compute",),
-    codes=("needless changes of the memory layout",),
+    codes=("CP208", "CP222"),
     functions=("settle", "forward", "clear_rain"),
     plant_in="Stage.settle",
 )
@@ -146,7 +146,7 @@ class Smoothed:
     "a language model with smoothed targets, written out for each token and each word",
     "memory",
     also=("compute", "framework"),
-    codes=("a loss bound by memory: one-hot targets are written out",),
+    codes=("CP220", "CP212", "CP219"),
     functions=("__call__", "chat"),
     plant_in="Smoothed.__call__",
 )
@@ -188,7 +188,7 @@ def on_host():
     "tissue in scans, with the activations kept on the host as for a GPU of 8 GB",
     "memory",
     also=("framework", "data_loading"),
-    codes=("activations are offloaded to the host without need",),
+    codes=("MM319",),
     functions=("find_tissue", "descend"),
 )
 def i_scans_kept_on_host(fixed):
@@ -226,7 +226,7 @@ class Shopper(nn.Module):
     "recommendations from a table of millions of goods, all of which get a gradient",
     "memory",
     also=("compute",),
-    codes=("a dense gradient of a large embedding",),
+    codes=("MM317",),
     functions=("__init__", "forward", "descend_both", "recommend"),
     plant_in="Shopper.__init__",
 )
