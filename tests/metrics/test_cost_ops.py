@@ -468,6 +468,14 @@ def test_fused_optimizers(name: str, lists: list[int], bytes_each: int) -> None:
             None,
             160 * 8 + 3 * 160 * 4,
         ),
+        # 60 rows of 8 into 5 bags: 60 indices, 60 rows read, 5 written
+        (
+            "aten::_embedding_bag",
+            [[1000, 8], [60], [5], [], [], [], [], [], []],
+            [F, L, L, "Scalar", "Scalar", "Scalar", "", "Scalar", "Scalar"],
+            None,
+            60 * 8 + 65 * 8 * 4,
+        ),
         # 50 tokens of 1000 rows: the gradients are read, at most 50 rows written
         (
             "aten::embedding_dense_backward",

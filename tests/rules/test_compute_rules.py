@@ -294,6 +294,37 @@ def test_other_products_of_the_recording_tell_whether_tf32_is_allowed() -> None:
         assert bool(_hits("CP211", t)) is fires
 
 
+@pytest.mark.parametrize(
+    ("solver", "at_most"),
+    [
+        pytest.param("aten::linalg_cholesky_ex", "low", id="a factorisation"),
+        pytest.param("aten::_cholesky_solve_helper", "low", id="a solution"),
+        pytest.param("aten::linalg_vector_norm", "critical", id="a norm, which is neither"),
+    ],
+)
+@pytest.mark.parametrize("device", [True, False])
+def test_float64_that_matrices_are_factorised_in_is_a_choice(
+    solver: str, at_most: str, device: bool
+) -> None:
+    """300 of 900 us in the solver, more than a fifth."""
+    t = TraceBuilder()
+    for step in range(4):
+        at = step * 1_000
+        t.step(at, 1_000)
+        ops = (solver, 300), ("aten::mul", 600)
+        for i, (name, us) in enumerate(ops):
+            shape = [[4096, 4096], [4096, 4096]]
+            begin, long = (at + 10 + 20 * i, 12) if device else (at + 10 + 300 * i, us)
+            t.op(name, begin, long, dims=shape, types=["double", "double"])
+            if device:
+                t.kernel("a_kernel", at + 60 + 300 * i, us, launch_at=begin + 4)
+        if device:
+            t.sync(at + 60, 905)
+    (hit,) = _hits("CP211", t)
+    assert hit.at_most == at_most
+    assert (hit.gain.low == 1.0) is (at_most == "low")
+
+
 def test_an_optimizer_on_lists_of_float64_tensors_counts_by_its_kernels() -> None:
     t = TraceBuilder()
     functor = "multi_tensor_apply_kernel<TensorListMetadata<4>, FusedAdamMathFunctor<{}, 4>>"

@@ -158,6 +158,104 @@ def test_rows_of_another_gather_are_no_sparse_product() -> None:
     assert all("sparse" not in hit.message for hit in hits)
 
 
+def test_links_that_come_from_the_host_in_each_step_make_no_matrix_once() -> None:
+    t = _message_passing([2_000_000, 1])
+    for step in range(4):  # both ends of 2 million links, 64 bits each
+        t.copy("HtoD", 32_000_000, step * 2_000 + 1_640, 300, launch_at=step * 2_000 + 80)
+    assert all("sparse" not in hit.message for hit in _hits("CP216", t))
+
+
+def test_numbers_of_links_that_differ_from_step_to_step_make_no_matrix_once() -> None:
+    t = TraceBuilder()
+    for step in range(4):
+        rows = [1_900_000 + step, 64]
+        at = step * 2_000
+        t.step(at, 2_000)
+        t.op("aten::index_select", at + 10, 16, dims=[[100_000, 64], [], rows[:1]],
+             types=["float", "Scalar", "long int"], concrete=["", "0", ""])  # fmt: skip
+        t.kernel("vectorized_gather_kernel", at + 30, 700, launch_at=at + 14)
+        t.op("aten::index_add_", at + 50, 26, dims=[[100_000, 64], [], rows[:1], rows, []],
+             types=["float", "", "long int", "float", ""], concrete=["", "0", "", "", "1"])  # fmt: skip
+        t.kernel("indexFuncLargeIndex", at + 730, 900, launch_at=at + 54)
+        t.sync(at + 90, 1_545)
+    assert not _hits("CP216", t)
+
+
+def test_a_product_of_the_backward_pass_pays_for_its_transpose() -> None:
+    """Steps of 3 ms: 800,000 rows of 128 float32 gathered and added in each pass, 0.7 ms each."""
+    t, table, rows = TraceBuilder(), [60_000, 128], [800_000, 128]
+    for step in range(4):
+        at = step * 3_000
+        t.step(at, 3_000)
+        for i, back in enumerate((False, True)):
+            begin, lane = at + 10 + 100 * i, {"tid": 1001} if back else {}
+            if back:
+                t.backward("IndexSelectBackward0", begin - 5, 90, seq=step)
+            t.op("aten::index_select", begin, 16, dims=[table, [], rows[:1]], seq=None if back
+                 else step, types=["float", "Scalar", "long int"], **lane)  # fmt: skip
+            t.kernel("vectorized_gather_kernel", at + 30 + 1_400 * i, 600, launch_at=begin + 4,
+                     **lane)  # fmt: skip
+            t.op("aten::index_add_", begin + 20, 26, dims=[table, [], rows[:1], rows, []],
+                 types=["float", "", "long int", "float", ""],
+                 concrete=["", "0", "", "", "1"], **lane)  # fmt: skip
+            t.kernel("indexFuncLargeIndex", at + 630 + 1_400 * i, 800, launch_at=begin + 24, **lane)
+        t.sync(at + 220, 2_615)
+    (hit,) = _hits("CP216", t)
+    # 800,000 x (512 + 8 + 4) bytes and a result of 30.7 MB: 450 MB at 0.8 of 4.8 TB/s are 117 us,
+    # and 8 for the kernels; the transpose 100 us and 256 bytes a link, 43 us.
+    assert hit.gain.mid == pytest.approx(3_000 / (3_000 - 2_800 + 2 * 125 + 143), rel=0.05)
+
+
+def test_rows_that_an_optimizer_adds_to_its_table_are_no_sparse_product() -> None:
+    t = _message_passing([2_000_000, 1])
+    for step in range(4):
+        t.annotation("Optimizer.step#SGD.step", step * 2_000 + 5, 80)
+    assert not _hits("CP216", t)
+
+
+@pytest.mark.parametrize(
+    ("op", "kernel"),
+    [
+        pytest.param(
+            "aten::gather", "vectorized_gather_kernel<16, long>", id="whole rows are read"
+        ),
+        pytest.param("aten::index_add_", "indexFuncLargeIndex", id="whole rows are added"),
+        pytest.param("aten::_embedding_bag", "EmbeddingBag_updateOutputKernel", id="a bag"),
+    ],
+)
+def test_what_the_advice_leads_to_has_no_faster_form(op: str, kernel: str) -> None:
+    dims = {
+        "aten::gather": [[1000, 4], [], [100_000, 4], [], []],
+        "aten::index_add_": [[1000, 4], [], [100_000], [100_000, 4], []],
+        "aten::_embedding_bag": [[1000, 4], [100_000], [100], [], []],
+    }[op]
+    assert not _hits("CP216", _one_kernel(kernel, 1_600, op=op, dims=dims))
+
+
+def test_a_lookup_is_not_measured_by_the_speed_of_reading_in_order() -> None:
+    t = _one_kernel(
+        "EmbeddingBag_updateOutputKernel_sum_mean", 1_800, op="aten::_embedding_bag",
+        dims=[[4_000_000, 64], [4_000_000], [65_536], [], []],
+        types=["float", "long int", "long int", "Scalar", "Scalar"],
+    )  # fmt: skip
+    (hit,) = _hits("CP204", t)  # 1.07 GB in 1.8 ms: 12 % of the bandwidth
+    assert hit.gain.basis == "none"
+    assert "roofline" not in hit.message
+
+
+@pytest.mark.parametrize(("op", "gains"), [("aten::index_add_", False), ("aten::add_", True)])
+def test_an_update_by_sparse_gradients_cannot_be_fused(op: str, gains: bool) -> None:
+    rows = [2_000_000, 64]
+    dims = [[4_000_000, 64], [], rows[:1], rows, []] if not gains else [rows, rows, []]
+    t = _one_kernel("a_kernel", 1_500, op=op, dims=dims)
+    for step in range(4):
+        t.annotation("Optimizer.step#SGD.step", step * 2_000 + 5, 30)
+    (hit,) = _hits("CP227", t)
+    # 1.5 GB in 1.5 ms is a fifth of the bandwidth in both.
+    assert (hit.gain.basis != "none") is gains
+    assert ("fused" in hit.fix.snippet) is gains
+
+
 def test_a_sort_before_adding_is_named() -> None:
     t = _one_kernel(
         "indexing_backward_kernel", 1_600, op="aten::index_put_",

@@ -75,6 +75,13 @@ def _embedding_backward(args: Args) -> Cost:
     return Cost(float(args.n(0)), float(traffic), args.dtype(0))
 
 
+def _embedding_bag(args: Args) -> Cost:
+    """(table, indices, offsets, ...): reads indices and their rows, writes one row a bag."""
+    width = args.matrix(0, 2)[1]
+    rows = (args.n(1) + args.n(2)) * width * args.size(0)
+    return Cost(float(args.n(1) * width), float(args.bytes(1) + rows), args.dtype(0))
+
+
 _INDEX_ADD = Op(_scatter(source=3, index=2, adds=True))
 _INDEX_SET = Op(_scatter(source=3, index=2, adds=False))
 _INDEX_PUT = Op(_index_put, concrete=True)
@@ -93,5 +100,7 @@ INDEX_OPS: dict[str, Op] = {
     "aten::index_copy_": _INDEX_SET,
     "aten::index_put_": _INDEX_PUT,
     "aten::_index_put_impl_": _INDEX_PUT,
+    "aten::_embedding_bag": Op(_embedding_bag),
+    "aten::_embedding_bag_forward_only": Op(_embedding_bag),
     "aten::embedding_dense_backward": Op(_embedding_backward, concrete=True),
 }

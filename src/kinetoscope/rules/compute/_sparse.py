@@ -11,8 +11,10 @@ from kinetoscope.analysis import Analysis
 from kinetoscope.metrics.cost_args import Args, NotRecordedError, Shape
 from kinetoscope.metrics.cost_kernels import lookups
 from kinetoscope.metrics.device_ops import DeviceOps, args_of
+from kinetoscope.metrics.ownership import TO_DEVICE
 from kinetoscope.metrics.precision import Dtype, element_size
 from kinetoscope.replay import Change
+from kinetoscope.trace.kinds import Kind
 from kinetoscope.trace.trace import IntArray
 
 FloatArray = npt.NDArray[np.float64]
@@ -38,6 +40,7 @@ class SparseProduct:
         gone: positions of the device events of gather and scaling.
         sums: positions of those of the sum.
         links, width: rows that are gathered, and elements of each.
+        backward: part of a backward pass, where the matrix is the transpose of the forward one.
         moved_bytes: what one sparse product moves: rows and indices read, the result written.
     """
 
@@ -45,6 +48,7 @@ class SparseProduct:
     sums: tuple[int, ...]
     links: int
     width: int
+    backward: bool
     moved_bytes: int
 
     def later(self, events: int) -> SparseProduct:
@@ -67,7 +71,10 @@ def sparse_products(analysis: Analysis, work: DeviceOps) -> list[SparseProduct]:
         if not sums.size:
             continue
         before = slice(max(int(sums[0]) - _REACH, 0), int(sums[-1]) + 1)
-        alike = np.stack([work.args_key[before], work.stream[before], launch[before]]).tobytes()
+        passes = work.backward[before].astype(np.int64)
+        alike = np.stack(
+            [work.args_key[before], work.stream[before], launch[before], passes]
+        ).tobytes()
         if alike not in seen:
             seen[alike] = _product(analysis, work, sums)
         product = seen[alike]
@@ -75,6 +82,25 @@ def sparse_products(analysis: Analysis, work: DeviceOps) -> list[SparseProduct]:
             moved = int(sums[0]) - product.sums[0]
             found.append(product.later(moved))
     return found
+
+
+_LINK_BYTES = (4, 8, 16)
+"""Bytes of a link on its way to the device: 32 or 64 bits for one end, or 64 for both."""
+
+
+def links_change(analysis: Analysis, products: list[SparseProduct]) -> bool:
+    """Are there other links in each step, so that a matrix of them cannot be made once?
+
+    Then their number differs from step to step, or they come from the host in each.
+    """
+    numbers = {product.links for product in products}
+    if len(numbers) > -(-len(products) // analysis.steps):
+        return True
+    column = analysis.trace.column
+    rows = analysis.in_window(analysis.rows(Kind.COPY))
+    rows = rows[np.isin(column("copy_kind")[rows], TO_DEVICE)]
+    sizes = [links * each for links in numbers for each in _LINK_BYTES]
+    return int(np.isin(column("bytes")[rows], sizes).sum()) >= analysis.steps
 
 
 def _product(analysis: Analysis, work: DeviceOps, sums: IntArray) -> SparseProduct | None:
@@ -90,7 +116,8 @@ def _sum_of(analysis: Analysis, work: DeviceOps, sums: IntArray) -> SparseProduc
     args = args_of(analysis.trace, int(work.op[first]))
     rows, result = args.matrix(_SOURCES[name], 2), args.matrix(0, 2)
     adds = args.text(3) == "True" if "put" in name else args.ints(1)[0] == 0
-    if not adds or rows[1] != result[1] or rows[1] < 2:
+    # An optimizer that adds looked-up rows to its table has other rows in every step.
+    if not adds or rows[1] != result[1] or rows[1] < 2 or work.optimizer[first]:
         return None
     gone = _gathered(analysis, work, first, rows)
     if gone is None:
@@ -98,7 +125,9 @@ def _sum_of(analysis: Analysis, work: DeviceOps, sums: IntArray) -> SparseProduc
     size = args.size(0)
     each = rows[1] * size + element_size(Dtype.INT64) + size
     moved = rows[0] * each + result[0] * result[1] * size
-    return SparseProduct(gone, tuple(sums.tolist()), rows[0], rows[1], moved)
+    return SparseProduct(
+        gone, tuple(sums.tolist()), rows[0], rows[1], bool(work.backward[first]), moved
+    )
 
 
 def _gathered(
@@ -109,6 +138,8 @@ def _gathered(
     for i in range(sum_ - 1, max(sum_ - _REACH, 0) - 1, -1):
         if work.op[i] < 0 or work.stream[i] != work.stream[sum_]:
             continue
+        if work.backward[i] != work.backward[sum_]:
+            return None
         args, name = args_of(analysis.trace, int(work.op[i])), work.op_name(i)
         if _is_gather(analysis, work, i, args, rows):
             return (*gone, i)

@@ -15,6 +15,8 @@ less work helps: lower precision, a smaller or sparser layer, another algorithm.
 ## Limits
 A finding without a gain is information, not a fault: a large matrix product at 70 % of the peak is
 what a well-tuned program looks like. Operators that only copy are left to the rules about copies.
+Lookups and scattered writes (`_embedding_bag`, `gather`, `index_add_`) have no gain here: they do
+not reach the speed of reading in order.
 """
 
 from __future__ import annotations
@@ -50,6 +52,12 @@ if TYPE_CHECKING:
     from kinetoscope.testing import TraceBuilder
 
 _SORTS = frozenset({"sort", "argsort", "msort"})
+_LOOKUPS = frozenset(
+    "embedding _embedding_bag index index_select gather scatter_ scatter_add_ index_add index_add_ "
+    "index_put_ _index_put_impl_ embedding_dense_backward".split()
+)
+"""Operators that go where their indices point. The speed of reading in order is not their roof;
+what can be done about them, CP216 and MM317 say."""
 
 
 class Thresholds(Options, frozen=True):
@@ -80,7 +88,9 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
     device = peaks(analysis)
     roof = analysis.roof
     name = work.op_name(int(top[0]))
-    if device is not None and name in _SORTS:
+    if name in _LOOKUPS:
+        efficiency, gain = -1.0, NO_GAIN
+    elif device is not None and name in _SORTS:
         efficiency, gain = _sorting(analysis, options, device, (work, top))
     else:
         efficiency, gain = _headroom(analysis, options, device, roof, rows)

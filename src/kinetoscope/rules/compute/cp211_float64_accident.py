@@ -15,7 +15,10 @@ Convert where the data enters: `torch.from_numpy(a.astype(np.float32))`, `tensor
 products gain most where TF32 is allowed as well: `torch.set_float32_matmul_precision("high")`.
 
 ## Limits
-Scientific code may want float64. Where the recording does not tell whether TF32 is allowed, the
+Scientific code may want float64. Where factorisations, solutions of systems and eigenvalues
+(`torch.linalg`) take a fifth of the float64 time, it is taken for a choice: rounded to float32,
+such matrices often cannot be factorised any more. The finding then has low severity, and its gain
+may be nothing. Where the recording does not tell whether TF32 is allowed, the
 gain of matrix products ranges from that of the vector units to that of TF32. Python scalars and
 tensors of one element do not count: they do not change the type of the result.
 """
@@ -68,6 +71,8 @@ class Thresholds(Options, frozen=True):
     an H200, the largest most)."""
     tf32: tuple[float, float, float] = (0.35, 0.6, 0.7)
     """Share of the TF32 peak that products reach (CP201)."""
+    solving: float = 0.2
+    """Share of the float64 time in factorisations and solutions from which on it is a choice."""
 
 
 def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
@@ -83,10 +88,14 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
         return
     spent = per_step_ns(analysis, rows)
     names = [work.op_name(i) for i in wide]
+    chosen = _solved(names, work.ns[wide]) >= options.solving
+    new = float32_ns(analysis, work, wide, Rates(options.left, options.vector, options.tf32))
+    changes = [Change(durations=(rows, ns)) for ns in new]
     yield Hit(
         message=(
             f"float64 operators take {duration(spent)} a step, {percent(min(share, 1.0))} of the "
             f"device's busy time, most of it in {_usual(names, work.ns[wide])}."
+            f"{_CHOSEN if chosen else ''}"
         ),
         evidence=(
             Evidence("float64_time", spent, "ns"),
@@ -94,17 +103,11 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
             Evidence("first_operator", names[0], "text"),
         ),
         locations=places(analysis, rows),
-        fix=_FIX,
-        gain=analysis.gain(
-            *(
-                Change(durations=(rows, new))
-                for new in float32_ns(
-                    analysis, work, wide, Rates(options.left, options.vector, options.tf32)
-                )
-            )
-        ),
-        confidence=0.9,
+        fix=_KEEP if chosen else _FIX,
+        gain=analysis.gain(*([Change(), *changes[1:]] if chosen else changes)),
+        confidence=0.4 if chosen else 0.9,
         claims=extent_of(analysis, rows),
+        at_most="low" if chosen else "critical",
     )
 
 
@@ -113,6 +116,33 @@ _FIX = Fix(
     snippet="x = torch.from_numpy(a.astype(np.float32))  # or x.float()",
     reference="https://docs.pytorch.org/docs/stable/tensor_attributes.html",
 )
+_KEEP = Fix(
+    summary="Keep float64 for what is factorised; try float32 for the rest, and compare the "
+    "results.",
+    snippet="factor = torch.linalg.cholesky(matrix.double())\nx = factor.float()",
+    reference="https://docs.pytorch.org/docs/stable/tensor_attributes.html",
+)
+_CHOSEN = " Matrices are factorised or systems solved in it, which may need it."
+_SOLVERS = frozenset(
+    "cholesky cholesky_solve _cholesky_solve_helper cholesky_inverse triangular_solve lu_solve "
+    "lu_unpack geqrf ormqr orgqr svd inverse pinverse det logdet slogdet lstsq matrix_exp".split()
+)
+_PLAIN_LINALG = frozenset(
+    "linalg_norm linalg_vector_norm linalg_matrix_norm linalg_cross linalg_vecdot linalg_matmul "
+    "linalg_multi_dot linalg_diagonal linalg_vander".split()
+)
+"""Operators of `torch.linalg` that neither factorise nor solve."""
+
+
+def _solved(names: list[str], ns: IntArray) -> float:
+    """Share of this time in factorisations, solutions of systems and eigenvalues."""
+    solves = np.array([_is_solver(name) for name in names], dtype=bool)
+    return float(ns[solves].sum() / max(int(ns.sum()), 1))
+
+
+def _is_solver(name: str) -> bool:
+    linalg = name.startswith(("linalg_", "_linalg_")) and name not in _PLAIN_LINALG
+    return linalg or name in _SOLVERS
 
 
 def _wide_events(analysis: Analysis, work: DeviceOps) -> IntArray:
@@ -144,22 +174,23 @@ def _on_host(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
     name_id = analysis.trace.column("name_id")
     dur = analysis.trace.column("dur_ns")[rows]
     shorts = [short_name(names[name_id[r]]) for r in rows]
+    chosen = _solved(shorts, dur) >= options.solving
+    changes = [Change(host_cut=time, host_cut_factor=1 - part) for part in options.left]
     yield Hit(
         message=(
             f"float64 operators take {duration(spent)} a step ({percent(min(share, 1.0))}), most "
-            f"of it in {_usual(shorts, dur)}."
+            f"of it in {_usual(shorts, dur)}.{_CHOSEN if chosen else ''}"
         ),
         evidence=(
             Evidence("float64_time", spent, "ns"),
             Evidence("first_operator", shorts[0], "text"),
         ),
         locations=analysis.locations(rows),
-        fix=_FIX,
-        gain=analysis.gain(
-            *(Change(host_cut=time, host_cut_factor=1 - part) for part in options.left)
-        ),
-        confidence=0.9,
+        fix=_KEEP if chosen else _FIX,
+        gain=analysis.gain(*([Change(), *changes[1:]] if chosen else changes)),
+        confidence=0.4 if chosen else 0.9,
         claims=time,
+        at_most="low" if chosen else "critical",
     )
 
 

@@ -8,9 +8,9 @@ And rows that are gathered one a link, scaled, and added up by target: a sparse 
 ## Why it matters
 Writing with repeated indices (`index_put_(accumulate=True)`, the backward of `x[idx]`) first
 sorts all indices, then adds row by row. Reading with a tensor of indices into several dimensions
-computes an address for every element. `index_select` and `F.embedding`, and their backward, copy
-whole rows. Rows that are gathered only to be added up are written to memory and read back once for
-each step of that, and added with atomic operations; a sparse product adds them while it reads.
+computes an address for every element. `index_select` and `F.embedding` copy whole rows. Rows that
+are gathered only to be added up are written to memory and read back once for each step of that, and
+added with atomic operations; a sparse product adds them while it reads.
 
 ## How to fix it
 Read rows with `x.index_select(0, idx)` or `F.embedding(idx, x)` in place of `x[idx]`. Accumulate
@@ -20,9 +20,11 @@ a sparse matrix (CSR) of the weights that is made once: `graph @ x`.
 
 ## Limits
 Graph networks and recommenders need such operators: the finding says what they cost beyond their
-data. The gradient of an `nn.Embedding` is a matter of its own (MM317), sorting too (CP204). A
-sparse matrix must be made anew when the links change; weights that need gradients cost more than
-priced.
+data. What reads or adds whole rows already (`index_select`, `index_add_`, `EmbeddingBag`) has no
+faster form and is not counted, however slow. The gradient of an `nn.Embedding` is a matter of its
+own (MM317), sorting too (CP204). No sparse matrix is proposed where the links come from the host in
+each step or their number changes, nor for the sparse update of an optimizer; links that are drawn
+anew on the device do not show. Weights that need gradients cost more than priced.
 """
 
 from __future__ import annotations
@@ -42,23 +44,33 @@ from kinetoscope.rules.compute._kernels import (
     device_work,
     extent_of,
     heaviest_op,
+    named_so,
     per_step_ns,
     places,
     shrunk,
 )
-from kinetoscope.rules.compute._sparse import SparseProduct, multiplied, sparse_products
+from kinetoscope.rules.compute._sparse import sparse_products
+from kinetoscope.rules.compute._written_sums import (
+    ProductSpeed,
+    parts_of,
+    worthwhile,
+    written_out,
+)
 from kinetoscope.trace.trace import IntArray
-from kinetoscope.units import count, duration, percent
+from kinetoscope.units import duration, percent
 
 if TYPE_CHECKING:
     from kinetoscope.testing import TraceBuilder
 
 _PUTS = frozenset("index_put_ _index_put_impl_ index_put".split())
 _LOOKUPS = _PUTS | frozenset(
-    "index gather take scatter_ scatter scatter_add_ scatter_add scatter_reduce_ index_add_ "
-    "index_add index_copy_ index_fill_ masked_select nonzero masked_scatter_ put_ "
-    "embedding_bag _embedding_bag gather_backward index_select_backward".split()
+    "index gather take scatter_ scatter scatter_add_ scatter_add scatter_reduce_ index_copy_ "
+    "index_fill_ masked_select nonzero masked_scatter_ put_ gather_backward "
+    "index_select_backward".split()
 )
+_WHOLE_ROWS = "vectorized_gather_kernel"
+"""The kernel that `index_select`, `F.embedding` and, where it can, `x[i]` read whole rows with.
+PyTorch has no faster one; narrow rows cost it a block each."""
 
 
 class Thresholds(Options, frozen=True):
@@ -80,18 +92,31 @@ class Thresholds(Options, frozen=True):
     0.82 with rows of 128 float32; shorter rows less)."""
     product_ns: int = 8_000
     """What a sparse product costs beside its data: it takes three kernels."""
+    transposed: tuple[float, float, float] = (3.0, 1.0, 0.0)
+    """Times that a product of the backward pass pays for the transpose of its matrix: PyTorch
+    turns it anew each time, a program that keeps both never."""
+    transpose_ns: int = 100_000
+    """What that takes beside its data: some 20 kernels."""
+    transpose_bytes: int = 256
+    """What it moves for each link: eight passes of a radix sort over keys and positions."""
 
 
 def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
     """Find slow lookups and replay them at the speed of their data."""
     work = device_work(analysis)
     products = sparse_products(analysis, work)
-    parts = np.array([i for p in products for i in (*p.gone, *p.sums)], dtype=np.int64)
-    written_out = _written_out(analysis, work, products, parts, options=options)
-    yield from written_out
-    which = _slow(analysis, work, options)
-    if written_out:
-        which = which[~np.isin(which, parts)]
+    speed = ProductSpeed(
+        options.product,
+        options.product_ns,
+        options.transposed,
+        options.transpose_ns,
+        options.transpose_bytes,
+    )
+    found = worthwhile(analysis, work, products, speed=speed, at=options.slow)
+    parts = parts_of(products) if found else np.empty(0, dtype=np.int64)
+    if found and busy_share(analysis, work.rows[parts]) >= options.min_share:
+        yield written_out(analysis, work, products, found)
+    which = np.setdiff1d(_slow(analysis, work, options), parts)
     rows = work.rows[which]
     if rows.size == 0 or busy_share(analysis, rows) < options.min_share:
         return
@@ -119,57 +144,6 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
     )
 
 
-def _written_out(
-    analysis: Analysis,
-    work: DeviceOps,
-    products: list[SparseProduct],
-    parts: IntArray,
-    *,
-    options: Thresholds,
-) -> list[Hit]:
-    """Gathers with their sums, where one sparse product takes much less."""
-    rows = work.rows[parts]
-    device = analysis.peaks
-    if device is None or not products or busy_share(analysis, rows) < options.min_share:
-        return []
-    moved = np.array([product.moved_bytes for product in products])
-    times = [options.product_ns + moved / (x * device.bandwidth_gbps) for x in options.product]
-    if work.ns[parts].sum() < options.slow * times[1].sum():
-        return []
-    sums = work.rows[[product.sums[0] for product in products]]
-    largest = max(products, key=lambda product: product.links)
-    share, spent = busy_share(analysis, rows), per_step_ns(analysis, rows)
-    each = analysis.in_window(sums).size / analysis.steps
-    return [
-        Hit(
-            message=(
-                f"{count(largest.links)} rows of {largest.width} are gathered, written out and "
-                f"added up again: {duration(spent)} a step, {percent(min(share, 1.0))} of the busy "
-                "time. One sparse product adds them while it reads them."
-            ),
-            evidence=(
-                Evidence("lookup_time", spent, "ns"),
-                Evidence("busy_share", round(min(share, 1.0), 4), "ratio", "derived"),
-                Evidence("links", largest.links, "count"),
-                Evidence("products_per_step", round(each, 1), "count"),
-            ),
-            locations=places(analysis, rows, calls=("index_add_", "scatter_add_", "index_add")),
-            fix=_SPARSE,
-            gain=analysis.gain(*(multiplied(work, products, t) for t in times)),
-            confidence=0.7,
-            claims=extent_of(analysis, rows),
-        )
-    ]
-
-
-_SPARSE = Fix(
-    summary="Multiply by a sparse matrix of the links, made once; it gathers and adds in one.",
-    snippet="graph = torch.sparse_coo_tensor(torch.stack((to, from_)), weights, (n, n))\n"
-    "graph = graph.to_sparse_csr()  # once\nout = graph @ x",
-    reference="https://docs.pytorch.org/docs/stable/sparse.html",
-)
-
-
 def _fix(sorts: bool) -> Fix:
     if sorts:
         return Fix(
@@ -189,6 +163,8 @@ def _fix(sorts: bool) -> Fix:
 def _slow(analysis: Analysis, work: DeviceOps, options: Thresholds) -> IntArray:
     """Positions of the events of lookups that take long for their data."""
     candidate = np.flatnonzero(work.by_op_name(_LOOKUPS.__contains__) & (work.op >= 0))
+    rows = named_so(analysis, work.rows[candidate], lambda name: _WHOLE_ROWS in name)
+    candidate = candidate[~rows]
     if candidate.size == 0:
         return candidate
     _, at = np.unique(work.op[candidate], return_inverse=True)

@@ -16,7 +16,9 @@ precondition less often.
 
 ## Limits
 An update at the speed of the memory has no gain of its own: how rare it may become is a matter of
-training, not of the program. A single-tensor or foreach optimizer is reported by FW507 and FW508.
+training, not of the program. Nor has the update of a table by sparse gradients: it adds rows where
+they belong, which no fused optimizer does. A single-tensor or foreach optimizer is reported by
+FW507 and FW508.
 """
 
 from __future__ import annotations
@@ -45,6 +47,10 @@ if TYPE_CHECKING:
 _OPTIM = "https://docs.pytorch.org/docs/stable/optim.html"
 
 
+_SPARSE = frozenset("index_add_ index_add sparse_mask index_put_ _index_put_impl_".split())
+"""Operators of an update by a sparse gradient."""
+
+
 class Thresholds(Options, frozen=True):
     """When the optimizer is worth a word."""
 
@@ -71,7 +77,7 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
     if share < options.min_share:
         return
     efficiency, gain = _headroom(analysis, work, mine, options) if on_device else (-1.0, NO_GAIN)
-    at_floor = efficiency >= options.far
+    sparse = on_device and bool(work.by_op_name(_SPARSE.__contains__)[mine].any())
     name = " and ".join(found.names) or "The optimizer"
     most = heaviest_op(analysis, work, mine) if on_device else ""
     detail = f", most of it in `{most}`" if most else ""
@@ -91,7 +97,7 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
             ),
         ),
         locations=analysis.locations(found.rows, calls=("step",)),
-        fix=_fix(at_floor, found),
+        fix=_fix(sparse or efficiency >= options.far, found),
         gain=gain,
         confidence=0.7,
         claims=extent_of(analysis, rows) if on_device else found.time,
@@ -115,6 +121,7 @@ def _headroom(
         return -1.0, NO_GAIN
     at = np.minimum(np.searchsorted(roof.costs.rows, rows), roof.costs.rows.size - 1)
     known = (roof.costs.rows[at] == rows) & (roof.achievable_ns[at] >= 0)
+    known &= ~work.by_op_name(_SPARSE.__contains__)[mine]
     if ns[known].sum() < 0.8 * ns.sum():
         return -1.0, NO_GAIN
     best = roof.achievable_ns[at][known]
