@@ -535,6 +535,34 @@ def test_a_long_chain_on_a_slow_host_saves_the_host_almost_all_of_it() -> None:
 
 
 @pytest.mark.parametrize(
+    ("signal", "weight", "at_most"),
+    [
+        ([16, 192, 16_384], [192, 192, 3], "medium"),
+        ([16, 192, 1, 16_384], [192, 192, 1, 3], "medium"),
+        ([16, 192, 128, 128], [192, 192, 3, 3], "critical"),
+    ],
+)
+def test_layouts_of_signals_need_another_model(
+    signal: list[int], weight: list[int], at_most: str
+) -> None:
+    t = TraceBuilder()
+    for step in range(4):
+        at = step * 2_000
+        t.step(at, 2_000)
+        t.op("aten::cudnn_convolution", at + 10, 40, dims=[signal, weight])
+        t.kernel("void cudnn::ops::nchwToNhwcKernel", at + 60, 400, launch_at=at + 14)
+        t.kernel("sm90_xmma_fprop_implicit_gemm", at + 460, 1_100, launch_at=at + 24)
+        t.kernel("void cudnn::ops::nhwcToNchwKernel", at + 1_560, 400, launch_at=at + 34)
+        t.sync(at + 60, 1_910)
+    (hit,) = _hits("CP208", t)
+    assert hit.at_most == at_most
+    assert ("Conv2d" in hit.fix.snippet) is (at_most == "medium")
+    # Without 0.85 of the 800 us; at worst 1-d convolutions stay what they are.
+    assert hit.gain.mid == pytest.approx(2_000 / (2_000 - 680), rel=0.02)
+    assert (hit.gain.low == 1.0) is (at_most == "medium")
+
+
+@pytest.mark.parametrize(
     ("dur", "gains"),
     [pytest.param(1_312, False, id="at 65 % of the peak"), pytest.param(8_000, True, id="at 11 %")],
 )

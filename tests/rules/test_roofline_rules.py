@@ -290,7 +290,8 @@ def _attending(
         t.kernel("fmha_cutlassF_bf16_aligned_64x64_rf_sm80", at + 60, 1_000, launch_at=at + 30)
         t.backward("ScaledDotProductEfficientAttentionBackward0", at + 70, 60, seq=step)
         t.op(f"{name}_backward", at + 75, 50, dims=[q, q, k, k, mask], tid=1001,
-             types=[BF16, *tensors], concrete=[""] * 10 + [f"[True, True, True, {back}]"])  # fmt: skip
+             types=[BF16, *tensors],
+             concrete=[""] * 10 + [f"[True, True, True, {back}]"])  # fmt: skip
         t.kernel("fmha_cutlassB_bf16_aligned_64x64_k64_sm80", at + 1_060, 1_600,
                  launch_at=at + 90, tid=1001)  # fmt: skip
         t.sync(at + 140, 2_525)

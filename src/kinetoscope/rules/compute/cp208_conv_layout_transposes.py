@@ -13,8 +13,11 @@ too when the layer has few channels.
 ## How to fix it
 `model = model.to(memory_format=torch.channels_last)` and the same for the input batch, with
 autocast. All layers must keep the layout: look for `view` and `reshape` between convolutions.
+The channels-last format has four dimensions: signals of `Conv1d` get it as (N, C, 1, L), with
+`Conv2d` and kernels of (1, k).
 
 ## Limits
+For `Conv1d` that is a change of the model, so the finding is of medium severity at most.
 Some conversions at the borders of the model are normal. Depthwise convolutions and float32
 without TF32 may be faster in NCHW. Measure once with `torch.backends.cudnn.benchmark = True`.
 """
@@ -82,10 +85,12 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
         new = np.concatenate((work.ns[layout] * (1 - removed), norm_ns))
         return Change(durations=(work.rows[both], new.astype(np.int64)))
 
+    signals = _of_signals(analysis, work, layout)
+    changes = [change(a, b) for a, b in zip(options.removed, options.norm_over_roof, strict=True)]
     yield Hit(
         message=(
-            f"Convolutions convert between NCHW and NHWC: {duration(spent)} a step, "
-            f"{percent(share)} of the device's busy time."
+            f"{'1-d convolutions' if signals else 'Convolutions'} convert between NCHW and NHWC: "
+            f"{duration(spent)} a step, {percent(share)} of the device's busy time."
         ),
         evidence=(
             Evidence("layout_time", spent, "ns"),
@@ -97,19 +102,44 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
                 "derived",
             ),
         ),
-        locations=places(analysis, rows, calls=("conv2d", "conv3d"), whole_step=True),
-        fix=Fix(
-            summary="Keep the model and its input in channels-last layout.",
-            snippet="model = model.to(memory_format=torch.channels_last)\n"
-            "x = x.to(memory_format=torch.channels_last)",
-            reference="https://docs.pytorch.org/tutorials/intermediate/memory_format_tutorial.html",
-        ),
-        gain=analysis.gain(
-            *(change(a, b) for a, b in zip(options.removed, options.norm_over_roof, strict=True))
-        ),
-        confidence=0.9,
+        locations=places(analysis, rows, calls=("conv1d", "conv2d", "conv3d"), whole_step=True),
+        fix=_SIGNALS if signals else _IMAGES,
+        gain=analysis.gain(*([Change(), *changes[1:]] if signals else changes)),
+        confidence=0.7 if signals else 0.9,
         claims=extent_of(analysis, rows),
+        at_most="medium" if signals else "critical",
     )
+
+
+_TUTORIAL = "https://docs.pytorch.org/tutorials/intermediate/memory_format_tutorial.html"
+_IMAGES = Fix(
+    summary="Keep the model and its input in channels-last layout.",
+    snippet="model = model.to(memory_format=torch.channels_last)\n"
+    "x = x.to(memory_format=torch.channels_last)",
+    reference=_TUTORIAL,
+)
+_SIGNALS = Fix(
+    summary="Channels-last needs four dimensions: hold the signals as (N, C, 1, L) and use Conv2d "
+    "with kernels of (1, k).",
+    snippet="conv = nn.Conv2d(c, c, (1, 3), padding=(0, 1)).to(memory_format=torch.channels_last)\n"
+    "x = x.unsqueeze(2).contiguous(memory_format=torch.channels_last)  # once, before the model",
+    reference=_TUTORIAL,
+)
+
+
+def _of_signals(analysis: Analysis, work: DeviceOps, layout: IntArray) -> bool:
+    """Does most of this time belong to convolutions over one dimension?
+
+    Inside of `Conv1d` the library's operators see a height of 1.
+    """
+    known = layout[work.op[layout] >= 0]
+    flat = 0
+    for group in work.groups(known):
+        args = args_of(analysis.trace, int(work.op[group[0]]))
+        shapes = [shape for shape in map(args.shape, args.tensors()) if len(shape) >= 3]
+        if shapes and all(len(s) == 3 or (len(s) == 4 and s[2] == 1) for s in shapes):
+            flat += int(work.ns[group].sum())
+    return flat > 0.5 * int(work.ns[layout].sum())
 
 
 _BATCH_NORMS = (
@@ -190,7 +220,7 @@ RULE = Rule(
     evidence="T",
     remedies=("channels-last",),
     references=(
-        "https://docs.pytorch.org/tutorials/intermediate/memory_format_tutorial.html",
+        _TUTORIAL,
         "https://docs.nvidia.com/deeplearning/performance/dl-performance-convolutional/index.html",
     ),
     examples=(
