@@ -96,6 +96,22 @@ def test_float32_on_the_vector_units_and_its_gain() -> None:
     assert "set_float32_matmul_precision" in hit.fix.snippet
 
 
+def test_autocast_reaches_attention_as_well_and_tf32_does_not() -> None:
+    t = _product(8192, 2_764, "cutlass_80_simt_sgemm_256x128", "float")
+    q = [8, 1024, 16, 64]
+    for step in range(4):
+        at = step * 10_000
+        t.op("aten::_efficient_attention_forward", at + 24, 12, dims=[q, q, q, [], [], [], []],
+             types=["float"] * 3, concrete=[""] * 8 + ["0.", "0"])  # fmt: skip
+        t.kernel("fmha_cutlassF_f32_aligned_64x64_rf_sm80", at + 2_800, 2_000, launch_at=at + 28)
+        t.sync(at + 2_800, 2_005)
+    (hit,) = _hits("CP201", t)
+    assert hit.gain.mid == pytest.approx(10_000 / (10_000 - 2_764 + 466), rel=0.01)
+    # 137.4 GFLOP at 0.7 of 989.4 TFLOP/s: 198 us, and 3. Attention: 4 x 8 x 16 x 1024^2 x 64 FLOP
+    # at 0.35 of that peak: 99 us.
+    assert hit.gain.high == pytest.approx(10_000 / (10_000 - 2_764 - 2_000 + 201 + 99), rel=0.02)
+
+
 def test_the_function_that_autocast_leaves_out_comes_first() -> None:
     """Teacher and student run the same code: the teacher in float32, from another function."""
     t = TraceBuilder()

@@ -14,8 +14,8 @@ most of the device unused. PyTorch keeps TF32 off for matrix products unless ask
 ## How to fix it
 `torch.set_float32_matmul_precision("high")` at the start of the program switches float32 products
 to TF32 (10 bits of mantissa, range of float32). `torch.autocast("cuda", dtype=torch.bfloat16)`
-around the forward pass gains more, since it also halves the traffic. Compare the loss curve of
-some hundred steps before and after.
+around the forward pass gains more: it also halves the traffic, and float32 attention runs in half
+precision. Compare the loss curve of some hundred steps before and after.
 
 ## Limits
 Numerically delicate code (physics, eigenvalues, losses of long sums) may need full float32; it can
@@ -26,7 +26,6 @@ Small products are bound by their start-up or by memory and gain little; the pre
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -37,7 +36,7 @@ from kinetoscope.metrics.device_ops import Flags, args_of
 from kinetoscope.metrics.hardware import Peaks
 from kinetoscope.metrics.precision import Dtype, Math
 from kinetoscope.replay import Change
-from kinetoscope.result import Evidence, Fix, Location
+from kinetoscope.result import Evidence, Location
 from kinetoscope.rules.api import Example, Hit, Options, Rule
 from kinetoscope.rules.compute._kernels import (
     apart,
@@ -47,6 +46,12 @@ from kinetoscope.rules.compute._kernels import (
     per_step_ns,
     places,
     shrunk,
+)
+from kinetoscope.rules.compute._matrix_units import (
+    MatrixUnits,
+    matrix_units,
+    peak_evidence,
+    to_matrix_units,
 )
 from kinetoscope.trace.kinds import Family
 from kinetoscope.trace.trace import IntArray
@@ -69,25 +74,19 @@ class Thresholds(Options, frozen=True):
     """Share of the TF32 peak that products of a few thousand rows reach."""
     high_rate: float = 0.7
     """Share of the bfloat16 peak: 8192 x 1024 x 4096 reached 0.70 on an H200."""
+    attention_rate: float = 0.35
+    """Share of the bfloat16 peak that fused attention reaches in half precision (CP206)."""
     startup_ns: int = 3000
     """What each kernel costs beside its arithmetic: filling and draining the device."""
-
-
-@dataclass(frozen=True)
-class _Units:
-    """What the device offers instead of float32."""
-
-    tf32: bool
-    half: Math
 
 
 def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
     """Find float32 matrix kernels on the vector units and replay them on the matrix units."""
     costs = analysis.get(kernel_costs)
-    slow = _on_vector_units(analysis, costs)
+    slow = _on_vectormatrix_units(analysis, costs)
     rows = costs.rows[slow]
     device = peaks(analysis)
-    units = _units(analysis, device)
+    units = matrix_units(analysis, device)
     if units is None or rows.size == 0:
         return
     share = busy_share(analysis, rows)
@@ -111,19 +110,39 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
             Evidence("fp32_matrix_time", spent, "ns"),
             Evidence("busy_share", round(min(share, 1.0), 4), "ratio", "derived"),
             Evidence("achieved", round(flop / took * 1e9), "flop_per_s", "derived"),
-            *_peak_evidence(device, units),
+            *peak_evidence(device, units),
         ),
         locations=left_out + tuple(p for p in found if (p.file, p.function) not in seen),
-        fix=_fix(units, left_out=bool(left_out)),
+        fix=to_matrix_units(units, left_out=bool(left_out)),
         gain=analysis.gain(
-            *(
-                Change(durations=(rows, new))
-                for new in _faster(analysis, costs, slow, options=options, target=(device, units))
-            )
+            *_changes(analysis, costs, slow, options=options, target=(device, units))
         ),
         confidence=0.9,
         claims=extent_of(analysis, rows),
     )
+
+
+def _changes(
+    analysis: Analysis,
+    costs: KernelCosts,
+    slow: Flags,
+    *,
+    options: Thresholds,
+    target: tuple[Peaks | None, MatrixUnits],
+) -> list[Change]:
+    """TF32 at worst and likely; at best autocast, which reaches attention as well."""
+    rows, (device, units) = costs.rows[slow], target
+    low, mid, high = _faster(analysis, costs, slow, options=options, target=target)
+    family = analysis.trace.column("family")[costs.rows]
+    fused = (family == Family.ATTENTION) & (costs.dtype == Dtype.FP32) & (costs.flop > 0)
+    if device is not None:
+        ns = analysis.trace.column("dur_ns")[costs.rows[fused]]
+        rate = options.attention_rate * device.flop_per_ns(units.half)
+        high = np.concatenate((high, shrunk(ns, costs.flop[fused] / rate)))
+        best = np.concatenate((rows, costs.rows[fused]))
+    else:
+        best = rows
+    return [Change(durations=pair) for pair in ((rows, low), (rows, mid), (best, high))]
 
 
 def _left_out(analysis: Analysis, costs: KernelCosts, rows: IntArray) -> tuple[Location, ...]:
@@ -134,7 +153,7 @@ def _left_out(analysis: Analysis, costs: KernelCosts, rows: IntArray) -> tuple[L
     return apart(analysis, analysis.in_window(rows), costs.rows[half]) if half.any() else ()
 
 
-def _on_vector_units(analysis: Analysis, costs: KernelCosts) -> Flags:
+def _on_vectormatrix_units(analysis: Analysis, costs: KernelCosts) -> Flags:
     """Float32 products and convolutions by kernels without matrix units, with what serves them.
 
     Where others of their kind run as TF32, it is allowed already, and the library had a reason.
@@ -172,28 +191,13 @@ def _stays(analysis: Analysis, costs: KernelCosts, slow: Flags) -> Flags:
     return result
 
 
-def _units(analysis: Analysis, device: Peaks | None) -> _Units | None:
-    """Matrix units of the device for 32-bit data, and the half type to propose."""
-    if device is not None:
-        half = Math.BF16 if Math.BF16 in device.tflops else Math.FP16
-        has_half = device.tflops.get(half, 0.0) > 1.5 * device.tflops.get(Math.FP32, 0.0)
-        has_tf32 = device.tflops.get(Math.TF32, 0.0) > 1.5 * device.tflops.get(Math.FP32, 0.0)
-        return _Units(has_tf32, half) if has_tf32 or has_half else None
-    for entry in analysis.trace.header.devices:
-        if entry.compute_capability is not None and analysis.trace.header.vendor != "amd":
-            major = entry.compute_capability[0]
-            half = Math.BF16 if major >= 8 else Math.FP16
-            return _Units(major >= 8, half) if major >= 7 else None
-    return None
-
-
 def _faster(
     analysis: Analysis,
     costs: KernelCosts,
     slow: Flags,
     *,
     options: Thresholds,
-    target: tuple[Peaks | None, _Units],
+    target: tuple[Peaks | None, MatrixUnits],
 ) -> tuple[IntArray, IntArray, IntArray]:
     """New durations at worst, likely and at best.
 
@@ -221,42 +225,6 @@ def _faster(
         at(near, options.low_rate, traffic=1.0, kept=serving),
         at(near, options.mid_rate, traffic=1.0, kept=stays),
         at(units.half, options.high_rate, traffic=0.5, kept=stays),
-    )
-
-
-def _peak_evidence(device: Peaks | None, units: _Units) -> tuple[Evidence, ...]:
-    if device is None:
-        return ()
-    math = Math.TF32 if units.tf32 else units.half
-    peak = round(device.tflops.get(math, 0.0) * 1e12)
-    return (Evidence(f"{math.name.lower()}_peak", peak, "flop_per_s", "derived"),)
-
-
-def _fix(units: _Units, *, left_out: bool) -> Fix:
-    if left_out:
-        name = "bfloat16" if units.half is Math.BF16 else "float16"
-        return Fix(
-            summary="Other products run in half precision: bring this part under autocast as well, "
-            "or allow TF32 for it.",
-            snippet=f'with torch.autocast("cuda", dtype=torch.{name}):   # around this call too\n'
-            "    answer = model(x)",
-            reference="https://docs.pytorch.org/docs/stable/amp.html",
-        )
-    if units.tf32:
-        return Fix(
-            summary="Allow TF32 for float32 matrix products, or run the forward pass in bfloat16.",
-            snippet='torch.set_float32_matmul_precision("high")\n'
-            "torch.backends.cudnn.allow_tf32 = True",
-            reference="https://docs.pytorch.org/docs/stable/generated/"
-            "torch.set_float32_matmul_precision.html",
-        )
-    name = "bfloat16" if units.half is Math.BF16 else "float16"
-    scaler = "\n# training: scale the loss with torch.amp.GradScaler()"
-    scaler = "" if units.half is Math.BF16 else scaler
-    return Fix(
-        summary=f"Run the forward pass under autocast in {name}.",
-        snippet=f'with torch.autocast("cuda", dtype=torch.{name}):\n    loss = model(x){scaler}',
-        reference="https://docs.pytorch.org/docs/stable/amp.html",
     )
 
 
