@@ -7,7 +7,7 @@ part of the busy time or with a table 20 times the size of the looked-up rows.
 ## Why it matters
 A dense gradient is cleared and written for the whole table, and the optimizer then reads and
 writes the table, its gradient and its moments, although all but a few rows have a gradient of
-zero.
+zero. A table that a step looks up twice gets two such gradients, which are added.
 
 ## How to fix it
 `nn.Embedding(..., sparse=True)` with `torch.optim.SparseAdam` or SGD for the table; the fused
@@ -16,7 +16,7 @@ tables of torchrec for recommenders; a smaller or hashed vocabulary; or freeze t
 ## Limits
 A table that is also the output layer needs a dense gradient and is left out. `SparseAdam` updates
 only the looked-up rows' moments, which is another algorithm than Adam: compare the loss. Its own
-cost on the host is an estimate.
+cost on the host is an estimate. SGD takes sparse gradients as they are.
 """
 
 from __future__ import annotations
@@ -61,8 +61,11 @@ class Thresholds(Options, frozen=True):
     """Part of the table's update that goes."""
     left: tuple[float, float, float] = (0.5, 0.2, 0.05)
     """Part of the backward's time that stays: sorting and adding up the looked-up rows."""
+    whole: tuple[float, float, float] = (0.4, 0.1, 0.02)
+    """Part that stays of operators on all rows of the table, its gradient or a moment."""
     host_ns: tuple[int, int, int] = (400_000, 200_000, 50_000)
-    """Host time of the sparse optimizer in a step: coalescing and some ten operators."""
+    """Host time of a sparse optimizer with moments in a step: coalescing and some ten operators.
+    SGD takes none, it adds the rows."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +78,25 @@ class _Table:
     nbytes: int
 
 
+@dataclass(frozen=True)
+class _Dense:
+    """Positions of the device events that dense gradients cost.
+
+    Attributes:
+        own: of the embedding's backward.
+        whole: on all rows, tensor by tensor: clearing, adding up, applying.
+        shared: of an optimizer that updates the table and others at once.
+        part: part of the time of `shared` that goes into the table.
+        plain: the update only adds the gradient, as SGD without momentum does.
+    """
+
+    own: IntArray
+    whole: IntArray
+    shared: IntArray
+    part: float
+    plain: bool
+
+
 def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
     """Find large tables with few looked-up rows, and replay with sparse gradients."""
     work = analysis.get(device_ops)
@@ -84,16 +106,18 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
     tables = _tables(analysis, np.unique(owner[mine]), options)
     if not tables:
         return
-    mine = mine[np.isin(owner[mine], list(tables))]
-    rows = work.rows[mine]
-    update = np.flatnonzero(work.optimizer)
-    part = _update_share(analysis, work, update, tables)
+    dense = _dense(analysis, work, mine[np.isin(owner[mine], list(tables))], tables)
+    applied = dense.whole[work.optimizer[dense.whole]]
+    rows = work.rows[np.union1d(dense.own, np.setdiff1d(dense.whole, applied))]
+    shared = work.rows[dense.shared]
     spent = per_step_ns(analysis, rows)
-    updating = int(per_step_ns(analysis, work.rows[update]) * part)
-    share = busy_share(analysis, rows) + part * busy_share(analysis, work.rows[update])
+    updating = per_step_ns(analysis, work.rows[applied])
+    updating += int(per_step_ns(analysis, shared) * dense.part)
+    whole = np.union1d(rows, work.rows[applied])
+    share = busy_share(analysis, whole) + dense.part * busy_share(analysis, shared)
     if share < options.min_share:
         return
-    table = max(tables.values(), key=lambda t: t.nbytes)
+    table = max(tables.values(), key=lambda t: (t.nbytes, t.looked_up))
     yield Hit(
         message=(
             f"The gradient of an embedding of {count(table.rows)} x {count(table.width)} "
@@ -111,13 +135,24 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
         fix=Fix(
             summary="Let the embedding make sparse gradients, with an optimizer that takes them.",
             snippet=f"nn.Embedding({table.rows}, {table.width}, sparse=True)  "
-            "# and torch.optim.SparseAdam for it",
+            f"# and torch.optim.{'SGD' if dense.plain else 'SparseAdam'} for it",
             reference="https://docs.pytorch.org/docs/stable/generated/torch.nn.Embedding.html",
         ),
-        gain=analysis.gain(*_changes(work, mine, update, part, options)),
+        gain=analysis.gain(*_changes(work, dense, options)),
         confidence=0.7,
-        claims=extent_of(analysis, np.union1d(rows, work.rows[update] if part > 0.5 else rows)),
+        claims=extent_of(analysis, np.union1d(whole, shared if dense.part > 0.5 else whole)),
     )
+
+
+def _dense(analysis: Analysis, work: DeviceOps, own: IntArray, tables: dict[int, _Table]) -> _Dense:
+    whole = np.setdiff1d(_on_all_rows(work, tables), own)
+    applied = whole[work.optimizer[whole]]
+    if applied.size:
+        plain = set(work.op_names[applied]) <= {"add_"}
+        return _Dense(own, whole, applied[:0], 0.0, plain)
+    shared = np.flatnonzero(work.optimizer)
+    part = _update_share(analysis, work, shared, tables)
+    return _Dense(own, whole, shared, part, plain=False)
 
 
 def _tables(analysis: Analysis, nodes: IntArray, options: Thresholds) -> dict[int, _Table]:
@@ -134,6 +169,22 @@ def _tables(analysis: Analysis, nodes: IntArray, options: Thresholds) -> dict[in
         if large and not _multiplied(analysis, rows, width):
             found[node] = table
     return found
+
+
+_GATHERING = frozenset("add_ add fill_ zero_ copy_ clone".split())
+"""What the backward pass does to gradients beside computing them: clearing, adding, keeping."""
+
+
+def _on_all_rows(work: DeviceOps, tables: dict[int, _Table]) -> IntArray:
+    """Positions of the events that gather such gradients or apply them, tensor by tensor."""
+    shapes = {(table.rows, table.width) for table in tables.values()}
+    candidates = work.backward & work.by_op_name(_GATHERING.__contains__) | work.optimizer
+    found = [np.empty(0, dtype=np.int64)]
+    for group in work.groups(np.flatnonzero(candidates & (work.op >= 0))):
+        args = args_of(work.trace, int(work.op[group[0]]))
+        if any(args.shape(i) in shapes for i in args.tensors()):
+            found.append(group)
+    return np.sort(np.concatenate(found))
 
 
 def _multiplied(analysis: Analysis, rows: int, width: int) -> bool:
@@ -158,18 +209,28 @@ def _update_share(
     return min(passes * total / analysis.peaks.achievable_bytes_per_ns / each, 1.0)
 
 
-def _changes(
-    work: DeviceOps, mine: IntArray, update: IntArray, part: float, options: Thresholds
-) -> list[Change]:
-    """Sparse gradients, at worst, likely and at best."""
-    rows = np.concatenate((work.rows[mine], work.rows[update]))
+def _changes(work: DeviceOps, dense: _Dense, options: Thresholds) -> list[Change]:
+    """Sparse gradients, at worst, likely and at best.
+
+    They are neither sorted nor added up: their kernels go but for one. A plain update adds them to
+    the table as they are; one with moments sorts them first.
+    """
+    at = np.concatenate((dense.own, dense.whole, dense.shared))
+    sizes = dense.own.size, dense.whole.size, dense.shared.size
+    first = np.unique(work.op[dense.own], return_index=True)[1]
+    calls = np.setdiff1d(work.call[dense.own], work.call[dense.own[first]])
+    levels = zip(options.left, options.whole, options.updated, options.host_ns, strict=True)
     changes = []
-    for left, updated, host in zip(options.left, options.updated, options.host_ns, strict=True):
-        new = np.concatenate(
-            (work.ns[mine] * left, work.ns[update] * (1 - part * updated if updated else 1.0))
+    for left, kept, updated, host in levels:
+        stays = np.repeat((left, kept, 1 - dense.part * updated), sizes)
+        new = shrunk(work.ns[at], work.ns[at] * stays)
+        changes.append(
+            Change(
+                durations=(work.rows[at], new),
+                drop_calls=calls[(calls >= 0) & dense.plain],
+                extra_host_ns=0 if dense.plain else host,
+            )
         )
-        ns = np.concatenate((work.ns[mine], work.ns[update]))
-        changes.append(Change(durations=(rows, shrunk(ns, new)), extra_host_ns=host))
     return changes
 
 
