@@ -10,11 +10,14 @@ memory, or on the stream that computes, every copy stops the device for as long 
 
 ## How to fix it
 `save_on_cpu(pin_memory=True)`, offload fewer and larger tensors, prefetch on a stream of its own;
-or checkpoint these layers: computing them again usually costs less than moving them.
+or checkpoint these layers: computing them again usually costs less than moving them. Or keep the
+tensors on the device, if it has room for them.
 
 ## Limits
-Offloading saves memory that may be needed: the gain is that of hiding or avoiding the copies, and
-does not say whether the activations fit. Offloaded optimizers are not covered.
+Offloading saves memory that may be needed. Where what is moved is a tenth of the device's memory at
+most, and the peak, if it was recorded, leaves room for it, it is taken to fit, and the likely gain
+is that of moving nothing; otherwise that of hiding or avoiding the copies. Offloaded optimizers are
+not covered.
 """
 
 from __future__ import annotations
@@ -26,13 +29,15 @@ import numpy as np
 
 from kinetoscope.analysis import Analysis
 from kinetoscope.metrics.device_ops import device_ops
+from kinetoscope.metrics.growth import growth
 from kinetoscope.metrics.intervals import clip, intersect, measure
 from kinetoscope.metrics.ownership import LARGE_COPY_BYTES, TO_DEVICE, TO_HOST
 from kinetoscope.metrics.transfers import PAGEABLE
 from kinetoscope.replay import Change
 from kinetoscope.result import Evidence, Fix
-from kinetoscope.rules._inside import nearest_named, owner_of
+from kinetoscope.rules._inside import extent_of_nodes, nearest_named, owner_of
 from kinetoscope.rules.api import Example, Hit, Options, Rule
+from kinetoscope.rules.compute._kernels import places
 from kinetoscope.trace.frames import is_offload_frame
 from kinetoscope.trace.kinds import Kind
 from kinetoscope.trace.trace import IntArray
@@ -53,6 +58,11 @@ class Thresholds(Options, frozen=True):
     """Matched pairs a step, when no frame tells that it is offloading."""
     recompute: float = 0.15
     """Time of computing activations again over that of moving them."""
+    small: float = 0.1
+    """Share of the device's memory up to which what is moved would surely fit."""
+    hooks: tuple[float, float] = (0.8, 1.0)
+    """Part of the host time of packing and unpacking that goes where nothing is moved, likely and
+    at best."""
 
 
 def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
@@ -72,28 +82,57 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
     kind = analysis.trace.column("copy_kind")[rows]
     pageable = bool(np.isin(kind, PAGEABLE).mean() > 0.5)
     nbytes = int(analysis.trace.column("bytes")[there].sum()) // max(analysis.trace.steps.count, 1)
+    room = _room(analysis, nbytes, options)
     yield Hit(
         message=(
             f"{size(nbytes)} saved for the backward pass go to the host and back in each step, "
             f"from {'pageable' if pageable else 'pinned'} memory; {duration(spent)} of it "
             f"({percent(min(share, 1.0))} of the step) nothing hides."
+            f"{f' That is {percent(nbytes / room)} of the device memory.' if room else ''}"
         ),
         evidence=(
             Evidence("exposed_copies", spent, "ns"),
             Evidence("bytes_each_way", nbytes, "bytes"),
             Evidence("pairs_per_step", there.size // max(analysis.trace.steps.count, 1), "count"),
         ),
-        locations=analysis.locations(there),
-        fix=Fix(
-            summary="Pin the host's side and offload fewer layers, or checkpoint them instead.",
-            snippet="with torch.autograd.graph.save_on_cpu(pin_memory=True):\n"
-            "    loss = model(x)  # or torch.utils.checkpoint in the largest layers",
-            reference=_HOOKS,
-        ),
-        gain=analysis.gain(*_changes(analysis, rows, pageable, options)),
+        locations=places(analysis, there, whole_step=True),
+        fix=_KEEP if room else _MOVE_LESS,
+        gain=analysis.gain(*_changes(analysis, rows, pageable, bool(room), options=options)),
         confidence=0.9 if named else 0.4,
         claims=exposed,
     )
+
+
+_MOVE_LESS = Fix(
+    summary="Pin the host's side and offload fewer layers, or checkpoint them instead.",
+    snippet="with torch.autograd.graph.save_on_cpu(pin_memory=True):\n"
+    "    loss = model(x)  # or torch.utils.checkpoint in the largest layers",
+    reference=_HOOKS,
+)
+_KEEP = Fix(
+    summary="Keep these tensors on the device, it has room for them; where it has not, checkpoint "
+    "layers.",
+    snippet="loss = model(x)  # without save_on_cpu",
+    reference=_HOOKS,
+)
+
+
+def _room(analysis: Analysis, nbytes: int, options: Thresholds) -> int:
+    """Size of the device where so many bytes more would fit; 0: it does not show.
+
+    Without a recording of memory a small part of the device is taken to fit.
+    """
+    device = analysis.device.device if analysis.device is not None else -1
+    entries = analysis.trace.header.devices
+    capacity = next((d.total_memory_bytes for d in entries if d.id == device), None) or 0
+    found = analysis.get(growth)
+    used = found.peak if found is not None and found.device == device else 0
+    fits = nbytes <= options.small * capacity and used + nbytes <= _FULL * capacity
+    return capacity if fits else 0
+
+
+_FULL = 0.8
+"""Share of the device from which on fragments and other processes leave no room."""
 
 
 def _pairs(analysis: Analysis) -> tuple[IntArray, IntArray, bool]:
@@ -123,20 +162,37 @@ def _pairs(analysis: Analysis) -> tuple[IntArray, IntArray, bool]:
 
 
 def _changes(
-    analysis: Analysis, rows: IntArray, pageable: bool, options: Thresholds
+    analysis: Analysis, rows: IntArray, pageable: bool, room: bool, *, options: Thresholds
 ) -> list[Change]:
-    """Faster copies at worst; at best the layers are computed again."""
+    """Faster copies at worst; at best the layers are computed again, or nothing is moved."""
     ns = analysis.trace.column("dur_ns")[rows]
     calls = analysis.trace.links.launch[rows]
     calls = calls[calls >= 0]
     link = analysis.peaks.h2d_gbps if analysis.peaks else None
     nbytes = analysis.trace.column("bytes")[rows]
     pinned = np.minimum(nbytes / link, ns) if pageable and link else ns * 0.9
+    hidden = Change(durations=(rows, pinned.astype(np.int64)), unblock=calls)
+    if room:
+        return [hidden, *_nothing_moved(analysis, calls, options)]
     again = (ns * options.recompute).astype(np.int64)
+    half = ((pinned + again) / 2).astype(np.int64)
     return [
-        Change(durations=(rows, pinned.astype(np.int64)), unblock=calls),
-        Change(durations=(rows, ((pinned + again) / 2).astype(np.int64)), unblock=calls),
+        hidden,
+        Change(durations=(rows, half), unblock=calls),
         Change(durations=(rows, again), unblock=calls),
+    ]
+
+
+def _nothing_moved(analysis: Analysis, calls: IntArray, options: Thresholds) -> list[Change]:
+    """Without the copies, and without the functions that pack and unpack, where they are seen."""
+    work, trace = analysis.get(device_ops), analysis.trace
+    hooks = np.flatnonzero(trace.tree.named(is_offload_frame))
+    inside = owner_of(work, nearest_named(trace, is_offload_frame)) >= 0
+    gone = np.union1d(calls, work.call[inside & (work.call >= 0)])
+    host = extent_of_nodes(trace, hooks)
+    return [
+        Change(drop_calls=gone, unblock=gone, host_cut=host, host_cut_factor=part)
+        for part in options.hooks
     ]
 
 
