@@ -142,6 +142,50 @@ def test_a_queue_is_one_unless_the_answer_makes_the_next_input(between: str, sta
     assert run("IN603", t, step_us=4_000).status == status
 
 
+@pytest.mark.parametrize(
+    ("between", "status"),
+    [
+        (([1, 7, 32], [1, 7, 32]), "silent"),  # the answer and the last input make the next one
+        (([1, 7, 32], []), "fired"),  # the answer is scaled
+        (([1, 64, 32], [1, 64, 32]), "fired"),  # two tensors of a size that only the layers have
+    ],
+)
+def test_a_sampler_is_no_queue_whatever_its_model_reads_first(
+    between: tuple[list[int], list[int]], status: str
+) -> None:
+    """A linear layer on a condition of 257 values, then convolutions on a plan of 7 x 32."""
+    t = TraceBuilder()
+    for step in range(4):
+        at = step * 4_000
+        t.step(at, 4_000)
+        t.python("arm.py(7): clean", at + 1, 3_990)
+        for i in range(8):
+            begin = at + 10 + i * 490
+            t.module("Motion_0", begin, 400)
+            t.op("aten::linear", begin + 5, 60, dims=[[1, 257], [640, 257], [640]])
+            t.kernel("gemm", begin + 40, 5, launch_at=begin + 20)
+            for k, (wide, made) in enumerate(((7, 64), (64, 64), (64, 7))):
+                here = begin + 80 + 100 * k
+                t.op("aten::conv1d", here, 60, dims=[[1, wide, 32], [made, wide, 3], [made]])
+                t.kernel("conv", here + 40, 5, launch_at=here + 20)
+            t.op("aten::add", begin + 410, 10, dims=list(between))
+            t.kernel("add", begin + 425, 3, launch_at=begin + 412)
+    assert run("IN603", t, step_us=4_000).status == status
+
+
+def test_one_request_a_step_is_a_hint_only() -> None:
+    t = TraceBuilder()
+    for step in range(6):
+        at = step * 400
+        t.step(at, 400)
+        t.module("Net_0", at + 10, 380)
+        for k in range(3):
+            t.op("aten::linear", at + 20 + 120 * k, 100, dims=[[1, 256], [256, 256], [256]])
+            t.kernel("gemm", at + 90 + 120 * k, 5, launch_at=at + 60 + 120 * k)
+    (hit,) = run("IN603", t, step_us=400).hits
+    assert (hit.explains, hit.at_most) == (False, "low")
+
+
 def test_on_a_cpu_a_batch_saves_calls_and_no_work() -> None:
     """Twelve requests of 500 us, 300 us of it in products of 100 us each."""
     t = TraceBuilder()

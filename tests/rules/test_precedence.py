@@ -38,6 +38,20 @@ def test_the_weaker_finding_is_silent_and_its_gain_stays_known() -> None:
     assert winner.record().gain == BATCH
 
 
+def test_a_hint_for_other_circumstances_explains_nothing() -> None:
+    """One request a step: more may wait, or not; that launching is slow is true either way."""
+    hint = Hit("batch", gain=BATCH, claims=_between(0, 1000), explains=False)
+    requests = replace(_fired("IN603", BATCH, _between(0, 1)), hits=(hint,))
+    launching = _fired("FW501", GRAPH, _between(100, 900))
+    assert [o.status for o in apply_precedence([requests, launching])] == ["fired", "fired"]
+
+
+def test_a_queue_is_why_its_products_are_small() -> None:
+    requests = _fired("IN603", BATCH, _between(0, 1000))
+    products = _fired("CP214", GRAPH, _between(0, 1000))
+    assert apply_precedence([requests, products])[1].record().reason == "explained by IN603"
+
+
 def test_other_time_is_another_finding() -> None:
     requests = _fired("IN603", BATCH, _between(0, 1000))
     launching = _fired("FW501", GRAPH, _between(2000, 3000))

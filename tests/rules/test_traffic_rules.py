@@ -320,6 +320,24 @@ def test_independent_products_are_those_that_are_joined() -> None:
     assert hit.gain.mid == pytest.approx(4_000 / (4_000 - 39 * 50), rel=0.25)
 
 
+@pytest.mark.parametrize(("module", "advice"), [("Linear_{}", "Stack"), ("Linear_0", "join")])
+def test_one_layer_called_again_needs_its_inputs_joined(module: str, advice: str) -> None:
+    t = TraceBuilder()
+    for step in range(4):
+        at = step * 4_000
+        t.step(at, 3_990)
+        for i in range(40):
+            begin = at + 10 + 50 * i
+            t.module(module.format(i), begin, 45)
+            t.op("aten::linear", begin + 2, 40, dims=[[64, 128], [128, 128], [128]])
+            t.kernel("gemm", begin + 30, 4, launch_at=begin + 20)
+        parts: list[list[int]] = [[], []]
+        t.op("aten::stack", at + 2_020, 60, dims=parts, types=["TensorList", "Scalar"])
+        t.sync(at + 2_100, 30)
+    (hit,) = _hits("CP214", t)
+    assert advice in hit.fix.summary
+
+
 def test_without_layout_copies_the_operands_of_one_addition_agree() -> None:
     """Steps of 2 ms: 400 µs of copies go, and 640 µs of addition become 403 MB at 3.12 TB/s."""
     t = TraceBuilder(device="NVIDIA H200")

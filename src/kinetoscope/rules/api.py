@@ -72,6 +72,8 @@ class Hit:
             precedence compares them.
         at_most, at_least: bounds for the severity that follows from the gain.
         keep: report even without a time gain (memory, correctness, quality).
+        explains: precedence drops weaker findings of the same time; not for a hint whose fix fits
+            other circumstances only.
     """
 
     message: str
@@ -84,6 +86,7 @@ class Hit:
     at_most: Severity = "critical"
     at_least: Severity = "info"
     keep: bool = False
+    explains: bool = True
 
 
 Check = Callable[[Analysis, Any], Iterable[Hit]]

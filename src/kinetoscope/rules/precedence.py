@@ -26,6 +26,9 @@ ABSORBS: tuple[tuple[str, tuple[str, ...], float], ...] = (
     ("FW512", ("FW517", "FW522"), 0.3),
     ("FW512", ("FW511",), _ALWAYS),
     ("FW534", ("FW501", "FW503", "FW510"), 0.3),
+    # Compiling it is no advice for what is compiled and runs eagerly.
+    ("FW534", ("CP212", "CP219", "MM311", "MM312"), _OVERLAP),
+    ("FW510", ("CP212", "MM311"), _OVERLAP),
     ("FW514", ("FW501", "FW517", "FW523", "MM309"), 0.3),
     ("FW532", ("FW523", "FW517", "FW501", "FW503", "FW505"), 0.3),
     ("CP210", ("FW523", "FW517", "FW501", "FW503", "FW505", "MM302", "MM303"), 0.3),
@@ -134,7 +137,7 @@ ABSORBS: tuple[tuple[str, tuple[str, ...], float], ...] = (
     ("IN622", ("CP204", "CP205", "CP213", "MM312"), 0.5),
     ("IN623", ("CP204", "CP205", "CP213", "MM312"), 0.5),
     ("IN602", ("FW501", "FW502", "IN603"), 0.3),
-    ("IN603", ("CP203", "FW501", "FW502"), 0.3),
+    ("IN603", ("CP203", "CP214", "FW501", "FW502"), 0.3),
 )
 
 
@@ -164,6 +167,8 @@ def _absorb(strong: Outcome, weak: Outcome, share: float) -> Outcome:
 
 
 def _explains(strong: Hit, weak: Hit, share: float) -> bool:
+    if not strong.explains:
+        return False
     if share == _ALWAYS:
         return True
     claimed = _length(weak.claims)

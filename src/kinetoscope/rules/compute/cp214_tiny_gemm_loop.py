@@ -10,7 +10,8 @@ time, forward and backward. One batched product does the same arithmetic in one 
 
 ## How to fix it
 Stack the weights and use `torch.bmm`, `einsum` or `torch.func.vmap`; widen one `nn.Linear` to the
-sum of all outputs and split its result; for unequal sizes a grouped product.
+sum of all outputs and split its result; for unequal sizes a grouped product. Where one layer is
+called again and again, join its inputs instead and call it once.
 
 ## Limits
 That the results are joined shows that no product depends on another. A recurrence, where each
@@ -22,6 +23,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from kinetoscope.analysis import Analysis
 from kinetoscope.metrics.joined import joined_products
@@ -36,12 +39,25 @@ from kinetoscope.rules._collapse import (
 )
 from kinetoscope.rules.api import Example, Hit, Options, Rule
 from kinetoscope.trace.op_names import short_name
+from kinetoscope.trace.trace import Trace
 from kinetoscope.units import count, duration, percent
 
 if TYPE_CHECKING:
     from kinetoscope.testing import TraceBuilder
 
 _BMM = "https://docs.pytorch.org/docs/stable/generated/torch.bmm.html"
+
+
+_SEVERAL_LAYERS = Fix(
+    summary="Stack the weights and do all products in one batched call.",
+    snippet="y = torch.einsum('bi,hio->bho', x, weights)  # weights: (heads, in, out)",
+    reference=_BMM,
+)
+_ONE_LAYER = Fix(
+    summary="The same layer is called each time: join its inputs and call it once.",
+    snippet="y = layer(torch.cat(parts))  # then y.split(...), where parts are needed",
+    reference=_BMM,
+)
 
 
 class Thresholds(Options, frozen=True):
@@ -90,15 +106,18 @@ def _hit(analysis: Analysis, loops: list[Loop], products: float, share: float) -
             Evidence("loop_time", spent, "ns"),
         ),
         locations=loop_places(analysis, loops, calls=(name,)),
-        fix=Fix(
-            summary="Stack the weights and do all products in one batched call.",
-            snippet="y = torch.einsum('bi,hio->bho', x, weights)  # weights: (heads, in, out)",
-            reference=_BMM,
-        ),
+        fix=_ONE_LAYER if _one_layer(trace, loops[0]) else _SEVERAL_LAYERS,
         gain=collapse_gain(analysis, loops),
         confidence=0.7,
         claims=host_time(loops),
     )
+
+
+def _one_layer(trace: Trace, loop: Loop) -> bool:
+    """Is one module called in all iterations, with the same weights?"""
+    module = trace.tree.module[loop.position(0)]
+    names = trace.column("name_id")[trace.tree.rows[np.maximum(module, 0)]]
+    return bool((module >= 0).all() and np.unique(names).size == 1)
 
 
 def _heads(t: TraceBuilder, *, joined: bool) -> None:

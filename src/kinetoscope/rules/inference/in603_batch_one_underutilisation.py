@@ -16,8 +16,10 @@ vLLM and SGLang.
 
 ## Limits
 With a single client, or a latency target that leaves no time to wait, there is nothing to batch:
-then capture the model in a CUDA graph instead. Autoregressive decoding of one sequence is batch
-one by nature.
+then capture the model in a CUDA graph instead. Where a step holds one request, the recording does
+not show whether more of them wait, as with a robot's controller none do: there this is a hint, and
+what makes that one request slow (FW501) comes first. Calls whose input is made from the last
+answer (tokens of a sequence, steps of a sampler or a simulation) are no queue.
 """
 
 from __future__ import annotations
@@ -30,8 +32,8 @@ import numpy as np
 
 from kinetoscope.analysis import Analysis
 from kinetoscope.metrics.decoding import decodes
-from kinetoscope.metrics.device_ops import args_of
-from kinetoscope.metrics.loops import PRODUCTS, Body, Loop, describe, find_loops
+from kinetoscope.metrics.loops import Body, Loop, describe, find_loops
+from kinetoscope.metrics.passes import model_calls
 from kinetoscope.result import Evidence, Fix, Gain
 from kinetoscope.result.finding import Severity
 from kinetoscope.rules._collapse import (
@@ -42,9 +44,8 @@ from kinetoscope.rules._collapse import (
 )
 from kinetoscope.rules.api import Example, Hit, Options, Rule
 from kinetoscope.rules.framework._optimizer import optimizer_steps
+from kinetoscope.rules.inference._feeding import called, feeds_itself
 from kinetoscope.rules.inference._throughput import throughput
-from kinetoscope.trace.kinds import Family, Kind
-from kinetoscope.trace.op_names import op_family, short_name
 from kinetoscope.trace.trace import IntArray, Trace
 from kinetoscope.units import count, duration
 
@@ -86,7 +87,7 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
     if found is None or not found.body.batch_one or found.body.generates:
         return
     share = host_share(analysis, found.queues)
-    if share < options.min_share or analysis.get(decodes) or _feeds_itself(trace, found.queues[0]):
+    if share < options.min_share or analysis.get(decodes) or feeds_itself(trace, found.queues[0]):
         return
     known = max(loop.repeats for loop in found.queues)
     queue = known >= options.min_requests
@@ -101,7 +102,7 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
 def _hit(analysis: Analysis, found: _Requests, gain: Gain, known: int, queue: bool) -> Hit:
     one = np.concatenate([np.diff(np.append(q.starts, q.end)) for q in found.queues])
     usual = int(np.median(one))
-    cap: Severity = "critical" if queue else "medium"
+    cap: Severity = "critical" if queue else "low"
     many = f"{count(known)} requests in a row" if queue else "requests"
     size = known if queue else 8
     return Hit(
@@ -124,13 +125,14 @@ def _hit(analysis: Analysis, found: _Requests, gain: Gain, known: int, queue: bo
         confidence=0.7 if queue else 0.4,
         claims=host_time(found.queues),
         at_most=cap,
+        explains=queue,
     )
 
 
 def _requests(analysis: Analysis, options: Thresholds) -> _Requests | None:
     """Calls of the outermost module; without stacks, loops of products with one sample."""
     trace = analysis.trace
-    calls = _model_calls(trace)
+    calls = model_calls(trace)
     if calls.size >= options.min_requests:
         queues = _by_function(trace, calls)
         body = describe(trace, _inside(trace, int(calls[calls.size // 2])))
@@ -150,20 +152,6 @@ def _requests(analysis: Analysis, options: Thresholds) -> _Requests | None:
     return None
 
 
-def _model_calls(trace: Trace) -> IntArray:
-    """Nodes of the calls of the module that is called most, not inside another module."""
-    tree = trace.tree
-    if tree.rows.size == 0:
-        return tree.rows
-    above = np.where(tree.parent >= 0, tree.module[np.maximum(tree.parent, 0)], -1)
-    nodes = np.flatnonzero((tree.kind == Kind.MODULE) & (above < 0))
-    if nodes.size == 0:
-        return nodes
-    name = trace.column("name_id")[tree.rows[nodes]].astype(np.int64)
-    time = np.bincount(name, weights=tree.end[nodes] - tree.start[nodes])
-    return np.asarray(nodes[name == int(time.argmax())], dtype=np.int64)
-
-
 def _by_function(trace: Trace, calls: IntArray) -> list[Loop]:
     """The calls as loops, one for each run of the function that makes them."""
     tree = trace.tree
@@ -180,61 +168,11 @@ def _inside(trace: Trace, call: int) -> Loop:
     """The operators that one call of the model makes, as a loop of one iteration."""
     tree = trace.tree
     ops = np.array(
-        _called(trace, int(tree.thread[call]), int(tree.start[call]), int(tree.end[call])),
+        called(trace, int(tree.thread[call]), int(tree.start[call]), int(tree.end[call])),
         dtype=np.int64,
     )
     ops = ops if ops.size else np.array([call])
     return Loop(ops, ops.size, int(tree.thread[call]), tree.start[ops[:1]], int(tree.end[call]))
-
-
-def _feeds_itself(trace: Trace, queue: Loop) -> bool:
-    """Does the program work on a tensor of the input's shape between two calls?
-
-    Then the next input probably comes from the last answer (a rollout, a sampler), and there is no
-    queue to batch. What takes one value or one part out of such a tensor makes no input of it.
-    """
-    tree = trace.tree
-    if queue.repeats < 2:
-        return False
-    first = _products(trace, queue.thread, int(queue.starts[0]), int(queue.starts[1]))
-    later = _products(trace, queue.thread, int(queue.starts[1]), int(queue.end))
-    if not first or not later:
-        return False
-    fed = args_of(trace, int(tree.rows[first[0][0]]))
-    shape = fed.dims[first[0][1]] if first[0][1] < len(fed.dims) else []
-    low, high = tree.end[first[-1][0]], tree.start[later[0][0]]
-    ops = _called(trace, queue.thread, int(low), int(high))
-    ops = [n for n in ops if tree.start[n] >= low and not _shrinks(trace, n)]
-    inputs = (args_of(trace, int(tree.rows[n])) for n in ops)
-    return any(shape == args.dims[i] for args in inputs for i in args.tensors())
-
-
-def _shrinks(trace: Trace, node: int) -> bool:
-    """Is the result of an operator smaller than what it works on?"""
-    name = short_name(trace.names[trace.column("name_id")[trace.tree.rows[node]]])
-    return name == "select" or op_family(name) == Family.REDUCTION
-
-
-def _products(trace: Trace, thread: int, low: int, high: int) -> list[tuple[int, int]]:
-    """Nodes of the products that Python called in this time, with their input's position."""
-    names, name_id = trace.names, trace.column("name_id")
-    found = (
-        (n, short_name(names[name_id[trace.tree.rows[n]]]))
-        for n in _called(trace, thread, low, high)
-    )
-    return [(n, PRODUCTS[name]) for n, name in found if name in PRODUCTS]
-
-
-def _called(trace: Trace, thread: int, low: int, high: int) -> list[int]:
-    """Nodes of the operators that Python called on a thread in this time."""
-    tree = trace.tree
-    first = int(np.searchsorted(tree.thread, thread, side="left"))
-    stop = int(np.searchsorted(tree.thread, thread, side="right"))
-    start = first + int(np.searchsorted(tree.start[first:stop], low, side="left"))
-    end = first + int(np.searchsorted(tree.start[first:stop], high, side="left"))
-    nodes = np.arange(start, end)
-    above = np.where(tree.parent[nodes] >= 0, tree.op[np.maximum(tree.parent[nodes], 0)], -1)
-    return [int(n) for n in nodes[(tree.kind[nodes] == Kind.CPU_OP) & (above < 0)]]
 
 
 def _serve(t: TraceBuilder, samples: int, requests: int) -> None:
