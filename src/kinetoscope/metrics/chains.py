@@ -26,6 +26,7 @@ _NOT_FUSABLE = frozenset(
     "cudnn_batch_norm_backward batch_norm_backward miopen_batch_norm sort topk fill_ zero_ "
     "cudnn_batch_norm native_batch_norm _copy_from".split()
 )
+_MOVES = frozenset({"roll", "flip", "rot90", "constant_pad_nd", "repeat", "fill_", "zero_"})
 _POINTWISE_INDEX = frozenset({"masked_fill_", "masked_fill", "where", "native_dropout"})
 
 
@@ -51,10 +52,15 @@ class Chains:
         return int(self.numel.size)
 
     def longest_ns(self) -> IntArray:
-        """Longest kernel of each chain: what reading and writing the data once takes."""
-        result = np.zeros(self.count, dtype=np.int64)
-        np.maximum.at(result, self.chain, self.work.ns[self.members])
-        return result
+        """Longest kernel of each chain: what reading and writing the data once takes.
+
+        One that only moves elements may read them in a bad order, so those count in no chain with
+        others.
+        """
+        moves = self.work.named(*_MOVES)[self.members]
+        result = np.zeros((2, self.count), dtype=np.int64)
+        np.maximum.at(result, (moves.astype(np.int64), self.chain), self.work.ns[self.members])
+        return np.asarray(np.where(result[0] > 0, result[0], result[1]), dtype=np.int64)
 
     def total_ns(self) -> IntArray:
         """Time of each chain's kernels together."""
@@ -67,10 +73,16 @@ MIN_LENGTH = 3
 """Shorter chains are not worth a compiler."""
 
 
-def pointwise_chains(work: DeviceOps) -> Chains:
-    """Find the chains, in launch order on each stream."""
+def pointwise_chains(work: DeviceOps, *, moves: bool = False) -> Chains:
+    """Find the chains, in launch order on each stream.
+
+    Args:
+        work: the device events.
+        moves: operators that only move elements (`roll`, `flip`, padding) are part of a chain, as
+            they are of a compiler's kernel: it computes where to read.
+    """
     trace = work.trace
-    fusable, numel = _fusable(trace, work)
+    fusable, numel = _fusable(trace, work, moves=moves)
     order = np.lexsort((np.arange(work.rows.size), work.stream))
     ok, lane, back = fusable[order], work.stream[order], work.backward[order]
     at = np.where(work.call >= 0, trace.column("ts_ns")[np.maximum(work.call, 0)], -1)
@@ -112,12 +124,15 @@ def _through_statistics(size: IntArray, near: npt.NDArray[np.bool_]) -> IntArray
     return size[last]
 
 
-def _fusable(trace: Trace, work: DeviceOps) -> tuple[npt.NDArray[np.bool_], IntArray]:
+def _fusable(
+    trace: Trace, work: DeviceOps, *, moves: bool
+) -> tuple[npt.NDArray[np.bool_], IntArray]:
     """Which events may be part of a chain, and on how many elements they work."""
     kernel = trace.column("kind")[work.rows] == Kind.KERNEL
     kernel |= trace.column("copy_kind")[work.rows] == CopyKind.D2D
     kernel &= ~work.optimizer & (work.op >= 0) & (work.family != Family.FUSED)
-    candidate = np.flatnonzero(kernel & work.by_op_name(_by_name))
+    named = work.by_op_name(lambda name: _by_name(name) or (moves and name in _MOVES))
+    candidate = np.flatnonzero(kernel & named)
     numel = np.zeros(work.rows.size, dtype=np.int64)
     for group in work.groups(candidate):
         numel[group] = prod(largest_tensor(args_of(trace, int(work.op[group[0]]))) or (0,))

@@ -94,16 +94,20 @@ def _outer_ops(analysis: Analysis) -> IntArray:
 
 def stretches(analysis: Analysis, found: Fallback) -> Intervals:
     """Host time of the calls and of the backward passes of their operators."""
-    tree, links = analysis.trace.tree, analysis.trace.links
     own = union(found.calls.start[found.eager], found.calls.end[found.eager])
+    whole = clip(merge(own, backward_of(analysis, found.ops)), *analysis.times.host_window)
+    return subtract(whole, _libraries(analysis, found)) if analysis.device is None else whole
+
+
+def backward_of(analysis: Analysis, ops: IntArray) -> Intervals:
+    """Host time of the backward passes of these (outermost) operators."""
+    tree, links = analysis.trace.tree, analysis.trace.links
     outer = np.zeros(tree.rows.size, dtype=bool)
-    outer[tree.node_of[found.ops]] = True
+    outer[tree.node_of[ops]] = True
     inside = nearest(outer, tree.parent)
     forward = links.forward
     root = np.unique(links.backward_root[(forward >= 0) & (inside[np.maximum(forward, 0)] >= 0)])
-    backward = analysis.extent(tree.rows[root[root >= 0]])
-    whole = clip(merge(own, backward), *analysis.times.host_window)
-    return subtract(whole, _libraries(analysis, found)) if analysis.device is None else whole
+    return analysis.extent(tree.rows[root[root >= 0]])
 
 
 def _libraries(analysis: Analysis, found: Fallback) -> Intervals:
@@ -158,9 +162,22 @@ def _cheaper(
     part: float = 1.0,
 ) -> Change:
     """The calls take this much each, and their launches."""
-    left = found.count * price + launches * _LAUNCH_NS
-    factor = part * max(1.0 - left / max(measure(cut), 1), 0.0)
+    factor = part * saved_by_compiling(measure(cut), found.count, launches, price)
     return replace(fused or Change(), host_cut=cut, host_cut_factor=factor)
+
+
+def saved_by_compiling(
+    eager_ns: float, calls: int, launches: int, price: int = _CALL_NS[1]
+) -> float:
+    """Part of this host time that goes away when it is this many compiled calls and launches.
+
+    Args:
+        eager_ns: host time of the eager calls.
+        calls: how many calls that was.
+        launches: kernels and copies that compiled code still launches in all of them.
+        price: host time of a compiled call, ns.
+    """
+    return max(1.0 - (calls * price + launches * _LAUNCH_NS) / max(eager_ns, 1.0), 0.0)
 
 
 def launched(analysis: Analysis, calls: CompiledCalls, which: Flags) -> IntArray:

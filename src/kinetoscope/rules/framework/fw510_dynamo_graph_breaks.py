@@ -37,6 +37,7 @@ from kinetoscope.metrics.intervals import (
     clip,
     measure,
     merge,
+    points_in,
     subtract,
     union,
 )
@@ -111,8 +112,15 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
         ),
         gain=analysis.gain(*_changes(analysis, gone, options)),
         confidence=0.9 if resumed else 0.4,
-        claims=gone,
+        claims=merge(gone, _eager_kernels(analysis, gone)),
     )
+
+
+def _eager_kernels(analysis: Analysis, between: Intervals) -> Intervals:
+    """Device time of what is launched between the regions: compiled, it is part of them."""
+    work = analysis.get(device_ops)
+    inside = (work.call >= 0) & points_in(between, work.at)
+    return analysis.extent(work.rows[inside])
 
 
 def _changes(
@@ -125,7 +133,7 @@ def _changes(
     """
     waits = avoidable(analysis, Wait.SCALAR, Wait.SHAPE, Wait.EXPLICIT)
     one = merge(gone, _wrappers(analysis))
-    chains = pointwise_chains(analysis.get(device_ops))
+    chains = pointwise_chains(analysis.get(device_ops), moves=True)
     at = analysis.trace.column("ts_ns")[np.maximum(chains.work.call[chains.members], 0)]
     mine = Coverage(gone).between(at, at + 1) > 0
     members, ns = chains.members[mine], chains.work.ns[chains.members[mine]]
