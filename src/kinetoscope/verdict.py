@@ -15,7 +15,7 @@ _CLEAR_LEAD = 0.15
 _USEFUL = 0.70
 """From this share of the step on, the device's own work is what limits it."""
 _HOST_CERTAIN = 0.4
-"""Where profiling inflated the host much, a smaller share of it proves no host bottleneck."""
+"""Where all of the host's share may be profiling, a smaller one proves no host bottleneck."""
 _WASTE = 0.15
 """Below this share, no single kind of waste is a bottleneck."""
 _MEMORY_KERNELS = 0.67
@@ -38,7 +38,7 @@ def decide(analysis: Analysis, lines: Sequence[Budget], findings: Sequence[Findi
                 "Record again with device activity."
             ),
         )
-    scores = score(lines)
+    scores = score(lines, unsure=analysis.what_if.device_may_lead)
     device_alone = analysis.device is not None and not analysis.trace.tree.rows.size
     healthy = _healthy(scores, findings) and not device_alone
     leak = _leak(findings)
@@ -70,13 +70,13 @@ class Scores:
         useful: kernels, limited by arithmetic or by bandwidth.
         kernels: which of the two limits most of them.
         waste: everything else that has a class, by class.
-        inflated: profiling slowed the host so much that its share is uncertain.
+        unsure: with more profiling overhead than is likely the device fills the step.
     """
 
     useful: float
     kernels: BottleneckClass
     waste: dict[BottleneckClass, float]
-    inflated: bool = False
+    unsure: bool = False
 
     @property
     def worst(self) -> BottleneckClass:
@@ -91,7 +91,7 @@ class Scores:
         fill the step. Otherwise it is the largest kind of waste, if a single one is large.
         """
         waste = self.waste[self.worst]
-        least = _HOST_CERTAIN if self.inflated and self.worst == "framework" else _WASTE
+        least = _HOST_CERTAIN if self.unsure and self.worst == "framework" else _WASTE
         if self.useful >= _USEFUL or (waste < least and self.useful >= waste):
             return self.kernels
         return self.worst
@@ -110,7 +110,7 @@ class Scores:
         return self.share - max(others)
 
 
-def score(lines: Sequence[Budget], *, inflated: bool = False) -> Scores:
+def score(lines: Sequence[Budget], *, unsure: bool = False) -> Scores:
     """Sum the budget up."""
     arithmetic = bandwidth = 0.0
     waste: dict[BottleneckClass, float] = dict.fromkeys(
@@ -125,7 +125,7 @@ def score(lines: Sequence[Budget], *, inflated: bool = False) -> Scores:
             waste[line.class_] += line.share
     limited = bandwidth > _MEMORY_KERNELS * (arithmetic + bandwidth)
     kernels: BottleneckClass = "memory" if limited else "compute"
-    return Scores(arithmetic + bandwidth, kernels, waste, inflated)
+    return Scores(arithmetic + bandwidth, kernels, waste, unsure)
 
 
 def _healthy(scores: Scores, findings: Sequence[Finding]) -> bool:

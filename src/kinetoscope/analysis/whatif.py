@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 TRUSTED_ERROR = 0.05
 """A replay without a change that is off by more widens the range of every gain by the rest."""
 
+_FILLED = 1.02
+"""A step at most this many times as long as the device's work is one that the device fills."""
+
 HOST_ERROR = 0.3
 """Eight of ten true step times differ less than this from the likely one, in its host part."""
 
@@ -77,14 +80,33 @@ class WhatIf:
             if self.analysis.options.real_range is not None:
                 return self.analysis.options.real_range
             return NsRange(real, real, real)
-        mid_f, _, low_f = self.deflations
-        scale = recorded / self.base_ns(0.0)
-        floor = self._floor_ns
-        mid = min(max(int(self.base_ns(mid_f) * scale), floor), recorded)
-        fast = min(self.base_ns(low_f) * scale, floor + (1 - HOST_ERROR) * (mid - floor))
-        low = min(max(int(fast), floor), mid)
-        low = max(low - self.lone_waiting_ns, 1)
+        mid = self._at_deflation(self.deflations[0])
+        low = max(self._fastest_ns - self.lone_waiting_ns, 1)
         return NsRange(low, mid, recorded)
+
+    def _at_deflation(self, deflate: float) -> int:
+        """Step time without so much overhead, at least the device's work, at most as recorded."""
+        recorded = self.analysis.step_ns
+        found = int(self.base_ns(deflate) * recorded / self.base_ns(0.0))
+        return min(max(found, self._floor_ns), recorded)
+
+    @property
+    def _fastest_ns(self) -> int:
+        """Step time when profiling cost as much as it ever does."""
+        floor, mid = self._floor_ns, self._at_deflation(self.deflations[0])
+        fast = int(floor + (1 - HOST_ERROR) * (mid - floor))
+        return min(self._at_deflation(self.deflations[2]), fast)
+
+    @property
+    def device_may_lead(self) -> bool:
+        """Does the device fill the fastest step that the recording allows, not the likely one?
+
+        Then what looks like a slow host may all be profiling.
+        """
+        if self.analysis.options.real_step_ns is not None or self.analysis.device is None:
+            return False
+        least = _FILLED * self._floor_ns
+        return self._fastest_ns <= least < self._at_deflation(self.deflations[0])
 
     @property
     def _floor_ns(self) -> int:
