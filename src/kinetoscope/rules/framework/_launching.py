@@ -11,6 +11,7 @@ from kinetoscope.analysis import Analysis
 from kinetoscope.metrics.activity import Cause
 from kinetoscope.metrics.intervals import Intervals, intersect, measure, merge, subtract, union
 from kinetoscope.metrics.ownership import owned_gaps
+from kinetoscope.metrics.passes import passes_per_step
 from kinetoscope.metrics.updates import update_time
 from kinetoscope.metrics.waits import Wait
 from kinetoscope.replay import Change
@@ -220,10 +221,29 @@ def evidence(analysis: Analysis, bound: LaunchBound) -> tuple[Evidence, ...]:
 def places(analysis: Analysis, bound: LaunchBound) -> tuple[Location, ...]:
     """Where the late launches come from, and who calls the outermost modules."""
     rows, weights = bound.ending
-    inner = analysis.locations(rows, weights, top=3)
+    return with_caller(analysis, analysis.locations(rows, weights, top=3))
+
+
+def with_caller(analysis: Analysis, inner: tuple[Location, ...]) -> tuple[Location, ...]:
+    """These places, and the function that calls the outermost modules: where a graph begins."""
     outer = analysis.locations(_outermost_modules(analysis), top=1)
     known = {(place.file, place.function) for place in inner}
     return inner + tuple(p for p in outer if (p.file, p.function) not in known)
+
+
+_SEVERAL_PASSES = 4
+"""Passes in a step from which on the parts of a batch may be too small."""
+
+
+def larger_parts(analysis: Analysis) -> str:
+    """What a step that runs its model many times, forward and backward, can do besides."""
+    passes = analysis.get(passes_per_step)
+    if passes < _SEVERAL_PASSES:
+        return ""
+    return (
+        f" The step runs the model {passes:,.0f} times, forward and backward: fewer, larger parts "
+        "of the batch need fewer launches, as far as memory allows."
+    )
 
 
 def _outermost_modules(analysis: Analysis) -> IntArray:

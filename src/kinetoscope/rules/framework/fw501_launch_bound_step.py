@@ -34,6 +34,7 @@ from kinetoscope.rules.framework._launching import (
     compiled_share,
     evidence,
     graph_gain,
+    larger_parts,
     launch_bound,
     most_severe,
     places,
@@ -74,7 +75,7 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
         ),
         evidence=evidence(analysis, bound),
         locations=places(analysis, bound),
-        fix=_fix(training=analysis.get(trains), reads=reads_per_step(analysis)),
+        fix=_fix(analysis, reads=reads_per_step(analysis)),
         gain=gain,
         confidence=0.7,
         claims=bound.idle,
@@ -82,15 +83,15 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
     )
 
 
-def _fix(*, training: bool, reads: float) -> Fix:
+def _fix(analysis: Analysis, *, reads: float) -> Fix:
     several = f" Each of the {reads:,.0f} reads from the device ends a graph: remove them first."
     one = " The read from the device ends a graph: remove it first."
     first = "" if reads < 1 else one if round(reads) == 1 else several
-    if training:
+    if analysis.get(trains):
         return Fix(
             summary="Compile the model with CUDA graphs, or capture the whole training step; "
             "or give each launch more work with a larger batch. The likely gain counts the "
-            f"optimizer as well, captured or fused.{first}",
+            f"optimizer as well, captured or fused.{larger_parts(analysis)}{first}",
             snippet='model = torch.compile(model, mode="reduce-overhead")\n'
             "optimizer = torch.optim.AdamW(model.parameters(), fused=True)",
             reference="https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-graphs",

@@ -12,7 +12,8 @@ small.
 ## How to fix it
 Let the function work on whole tensors: batched products (`torch.bmm`), `torch.vmap`, the
 `torch._foreach_*` operators. Or compile it: `torch.compile` fuses its operators, and with
-`mode="reduce-overhead"` launches them as one graph.
+`mode="reduce-overhead"` launches them as one graph. Where the function runs again and again on
+parts of a batch (gradient accumulation), larger parts make fewer, larger kernels.
 
 ## Limits
 The optimizer's launches are left to FW507 and FW508, loops over parts of a tensor to FW516. A flood
@@ -36,8 +37,10 @@ from kinetoscope.rules.framework._launching import (
     compiled_share,
     evidence,
     graph_gain,
+    larger_parts,
     launch_bound,
     most_severe,
+    with_caller,
     worth_a_word,
 )
 from kinetoscope.trace.op_names import short_name
@@ -103,9 +106,12 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
             Evidence("from_one_function", round(flood.share, 6), "ratio"),
             *evidence(analysis, bound),
         ),
-        locations=analysis.locations(flood.rows, np.ones(flood.rows.size, dtype=np.int64)),
+        locations=with_caller(
+            analysis, analysis.locations(flood.rows, np.ones(flood.rows.size, dtype=np.int64))
+        ),
         fix=Fix(
-            summary="Let that function work on whole tensors, or compile it with CUDA graphs.",
+            summary="Let that function work on whole tensors, or compile it with CUDA graphs."
+            + larger_parts(analysis),
             snippet='step = torch.compile(step, mode="reduce-overhead")\n'
             "# or batch by hand: torch.bmm, torch.vmap, torch._foreach_mul_",
             reference="https://docs.pytorch.org/docs/stable/generated/torch.compile.html",
