@@ -59,7 +59,7 @@ ABSORBS: tuple[tuple[str, tuple[str, ...], float], ...] = (
     ("DL105", ("DL107",), 0.3),
     ("DL108", ("DL101", "FW501", "FW517"), 0.3),
     # A loop over samples that lie on the host cannot be one call on the device.
-    ("DL113", ("FW506", "FW501", "FW517", "FW516"), 0.3),
+    ("DL113", ("FW506", "FW501", "FW517", "FW516", "DL104", "DL105", "DL107", "IN604"), 0.3),
     ("FW529", ("FW501", "FW503", "FW505", "FW517", "MM309"), 0.3),
     # What makes some steps long is why they vary; inputs of equal size would not change it.
     *((cause, ("PR908",), _OVERLAP) for cause in ("FW529", "DL103", "DL110", "FW511", "FW518")),

@@ -1,23 +1,26 @@
 """The batch is sent to the device in many small copies.
 
 ## What it finds
-Ten or more copies to the device in each step, most of them below 64 KiB, issued by one function.
+Ten or more copies to the device in each step, issued by one function, that are small: below 64 KiB,
+or carried over in less than half of the time that the host spends on the call.
 
 ## Why it matters
 A small copy costs the same few microseconds of host time and of latency as a large one, and from
 pageable memory each one makes the host wait. A batch of 256 samples sent one by one costs 256 times
-that.
+that. So does a table that is sent column by column, though each column may have 64 KiB and more.
 
 ## How to fix it
 Put the samples into one tensor in `collate_fn` and copy that once. Ragged samples: concatenate them
-and send the offsets along, or pad. Constants (means, masks, anchors) belong on the device from
-the start: `register_buffer`.
+and send the offsets along, or pad. Columns of one type: keep them as one table. Constants (means,
+masks, anchors) belong on the device from the start: `register_buffer`.
 
 ## Limits
 A handful of tensors per batch is normal and stays below the border. The recording does not show
 which copies carry samples and which carry constants. At worst collecting them on the host takes
 as long as before, a copy in the host's memory for each sample into a tensor that is new in each
 step: then nothing is gained, and a buffer that is kept (pinned) or `collate_fn` is the better way.
+The likely gain is that of data which lie together already, copied from pageable memory at once; the
+best one of such data in pinned memory.
 """
 
 from __future__ import annotations
@@ -28,13 +31,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kinetoscope.analysis import Analysis
-from kinetoscope.metrics.intervals import measure, merge
+from kinetoscope.metrics.intervals import Intervals, measure, merge
 from kinetoscope.metrics.transfers import Purpose, Transfers, extent_of, transfers
 from kinetoscope.replay import Change
-from kinetoscope.result import Evidence, Fix
+from kinetoscope.result import Evidence, Fix, Gain
 from kinetoscope.rules.api import Example, Hit, Options, Rule
 from kinetoscope.rules.data_loading._copies import Mask
-from kinetoscope.rules.data_loading._input import in_window
+from kinetoscope.rules.data_loading._input import in_window, pinned_speed
 from kinetoscope.rules.framework._waiting import loop_bodies
 from kinetoscope.units import count, duration, size
 
@@ -45,6 +48,13 @@ if TYPE_CHECKING:
 _FILLED_BYTES_PER_NS = 0.12
 """At worst, how quickly a new tensor on the host is filled: 0.7 MB took 2 to 6 ms in a recording,
 with page faults and torch's threads on a busy machine."""
+
+_FILLED_BY_PIECES = 2.0
+"""The same for pieces of 64 KiB and more, each of them one copy in the host's memory: `stack` of
+samples on the host wrote 1.5 to 9 bytes a nanosecond in three recordings."""
+
+_PAGEABLE_BYTES_PER_NS = 6.0
+"""One copy of it all from pageable memory: 3 to 12 on PCIe 3 to 5 (DL105)."""
 
 _MOST_LAUNCHES = 2
 """Launches between two copies up to which they are a loop over samples, all of which may go: one
@@ -60,13 +70,15 @@ class Thresholds(Options, frozen=True):
     """Smaller ones are scalars, not samples."""
     min_share: float = 0.01
     """Host time in them as a share of the step."""
+    most_transfer: float = 0.5
+    """From 64 KiB on: the transfer's part of the host time in the copy's operator. Where it is more
+    than half, fewer calls help less than a faster transfer does (DL105)."""
 
 
 def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
     """Count small copies by the function that issues them."""
     copies = analysis.get(transfers)
-    mine = in_window(analysis, copies) & copies.of(Purpose.SMALL)
-    mine &= (copies.bytes >= options.min_bytes) & copies.asked
+    mine = in_window(analysis, copies) & _small(analysis, copies, options) & copies.asked
     mine = _of_one_function(analysis, copies, mine)
     each = int(mine.sum()) / analysis.steps_on_host
     if each < options.min_copies:
@@ -78,7 +90,6 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
     saved = 1 - 1 / each
     per_step = measure(spent) // analysis.steps_on_host
     loop = merge(spent, loop_bodies(analysis, ops, most_launches=_MOST_LAUNCHES))
-    fill = int(copies.bytes[mine].sum() / _FILLED_BYTES_PER_NS) // analysis.steps_on_host
     yield Hit(
         message=f"{count(round(each))} small copies to the device in each step "
         f"({size(float(np.median(copies.bytes[mine])))} each) take the host "
@@ -90,17 +101,57 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
         ),
         locations=analysis.locations(copies.row[mine], calls=("to", "cuda", "copy_", "tensor")),
         fix=Fix(
-            summary="Collect the samples into one tensor on the host and copy it once.",
-            snippet="batch = torch.stack(samples).to(device, non_blocking=True)",
+            summary="Keep or collect the samples in one tensor on the host and copy it once.",
+            snippet="batch = torch.stack(samples)   # in collate_fn; pin_memory=True\n"
+            "batch = batch.to(device, non_blocking=True)",
             reference="https://docs.pytorch.org/docs/stable/data.html#working-with-collate-fn",
         ),
-        gain=analysis.gain(
-            Change(drop_calls=copies.calls(mine), extra_host_ns=fill),
-            Change(host_cut=spent, host_cut_factor=saved, drop_calls=copies.calls(mine)),
-            Change(host_cut=loop, host_cut_factor=saved, drop_calls=copies.calls(mine)),
-        ),
+        gain=_gain(analysis, copies, mine, (spent, loop), saved),
         confidence=0.7,
         claims=loop,
+    )
+
+
+def _small(analysis: Analysis, copies: Transfers, options: Thresholds) -> Mask:
+    """Copies whose call costs more than their bytes do: constants of few bytes left out."""
+    owner = np.maximum(np.where(copies.op >= 0, copies.op, copies.call), 0)
+    host = analysis.trace.column("dur_ns")[owner] if owner.size else owner
+    quick = copies.of(Purpose.DATA) & (copies.ns < options.most_transfer * host)
+    tiny = copies.of(Purpose.SMALL) & (copies.bytes >= options.min_bytes)
+    return np.asarray(tiny | quick)
+
+
+def _gain(
+    analysis: Analysis,
+    copies: Transfers,
+    mine: Mask,
+    host: tuple[Intervals, Intervals],
+    saved: float,
+) -> Gain:
+    """One copy in place of many.
+
+    Cautious: the host collects them first; likely: they lie together in pageable memory; at best:
+    in pinned memory, and all of the loop goes.
+
+    Args:
+        analysis: of the recording.
+        copies: all of its copies.
+        mine: the small ones of one function.
+        host: host time in their operators, and in the whole loop around them.
+        saved: part of the calls that goes away.
+    """
+    steps, calls = analysis.steps_on_host, copies.calls(mine)
+    nbytes, ns = copies.bytes[mine], copies.ns[mine]
+    pieces = np.where(copies.of(Purpose.DATA)[mine], _FILLED_BY_PIECES, _FILLED_BYTES_PER_NS)
+    fill = int((nbytes / pieces).sum()) // steps
+    pageable = int(min(ns.sum(), nbytes.sum() / _PAGEABLE_BYTES_PER_NS)) // steps
+    speed, _ = pinned_speed(analysis, copies)
+    pinned = min(int(nbytes.sum() / speed * 1e9) // steps, pageable)
+    spent, loop = host
+    return analysis.gain(
+        Change(drop_calls=calls, extra_host_ns=fill + pageable),
+        Change(host_cut=spent, host_cut_factor=saved, drop_calls=calls, extra_host_ns=pageable),
+        Change(host_cut=loop, host_cut_factor=saved, drop_calls=calls, extra_host_ns=pinned),
     )
 
 
