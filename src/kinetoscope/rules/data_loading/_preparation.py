@@ -106,8 +106,8 @@ def aftermath(analysis: Analysis) -> tuple[Preparation, IntArray]:
     edges = trace.steps.edges
     over = edges[np.minimum(np.searchsorted(edges, low, side="right"), edges.size - 1)]
     high = np.maximum(np.minimum(high, over), low)
-    rows = moved.row[mine]
-    return _gathered(analysis, thread, (low, high), int(moved.bytes[mine].sum())), rows
+    found = _gathered(analysis, thread, (low, high), int(moved.bytes[mine].sum()))
+    return replace(found, waits=moved.calls(mine)), moved.row[mine]
 
 
 def _threads(analysis: Analysis, rows: IntArray) -> IntArray:
@@ -209,7 +209,10 @@ program needs the data itself, one value in ten or more where it picks or counts
 
 
 def aftermath_gain(analysis: Analysis, found: Preparation, copies: IntArray) -> Gain:
-    """What it gains to do the work on results on the device, and to copy what it yields."""
+    """What it gains to do the work on results on the device, and to copy what it yields.
+
+    At best that stays on the device as well, and the host waits for nothing.
+    """
     kernels = _LAUNCH_NS * max(found.copies // analysis.steps_on_host, 1)
     ns = analysis.trace.column("dur_ns")[copies]
     likely, best = (with_cold_start(found.work, cold) for cold in COLD_NS)
@@ -223,7 +226,7 @@ def aftermath_gain(analysis: Analysis, found: Preparation, copies: IntArray) -> 
                 durations=low,
             ),
             Change(host_cut=likely, extra_host_ns=kernels, durations=mid),
-            Change(host_cut=best, durations=high),
+            Change(host_cut=best, durations=high, unblock=found.waits),
         )
     )
 

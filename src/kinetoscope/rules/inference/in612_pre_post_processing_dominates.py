@@ -19,7 +19,9 @@ or prepare the next requests in a pool of threads or processes while the model w
 If another thread or process prepares the next request at the same time, latency is lost but not
 throughput. Without Python stacks the time before the copy is known but not what it was
 spent on. Results below 64 KiB are not followed. Where the program needs all of the results (an
-image to store), only the work on them can move to the device, and the copy stays.
+image to store), only the work on them can move to the device, and the copy stays. Where nothing
+has to be read in the step (a sampled token that the next step takes), the wait for the copy goes
+too: that is the best end of the range.
 """
 
 from __future__ import annotations
@@ -132,8 +134,8 @@ def _finishing(analysis: Analysis, found: Preparation, copies: IntArray) -> Hit:
         ),
         locations=preparation_places(analysis, found),
         fix=Fix(
-            summary="Do that work on the device (`argmax`, `topk`, thresholds, resizing) and copy "
-            "only what it yields.",
+            summary="Do that work on the device (`argmax`, `topk`, `multinomial`, thresholds, "
+            "resizing) and copy only what it yields.",
             snippet="answer = scores.argmax(1).to(torch.uint8).cpu()  # not scores.cpu()",
             reference="https://docs.pytorch.org/docs/stable/generated/torch.argmax.html",
         ),
