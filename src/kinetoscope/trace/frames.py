@@ -135,6 +135,11 @@ def begins_loader_epoch(name: str) -> bool:
     return is_loader_epoch_frame(name) and name.endswith(_LOADER_EPOCH_BEGINS)
 
 
+def drops_loader_epoch(name: str) -> bool:
+    """The iterator over an epoch is thrown away; before its end, that stops its workers."""
+    return is_loader_epoch_frame(name) and name.endswith(": __del__")
+
+
 def is_loader_request(name: str) -> bool:
     """The loader asks a worker for one more batch, if the epoch has one (`_try_put_index`)."""
     return "torch/utils/data/dataloader.py(" in name and name.endswith(": _try_put_index")

@@ -11,6 +11,7 @@ from kinetoscope.metrics.intervals import Coverage, Intervals, empty, merge, uni
 from kinetoscope.rules.data_loading._input import loader_rows
 from kinetoscope.trace.frames import (
     begins_loader_epoch,
+    drops_loader_epoch,
     is_loader_epoch_frame,
     is_loader_of_processes,
     is_loader_request,
@@ -42,6 +43,7 @@ class Epochs:
         seen: True when Python frames show the restart, False when it was inferred.
         batches: of an epoch, where the recording shows that all of them were asked for at once or
             soon after its beginning; None where it does not.
+        dropped: most of the iterators are thrown away before the end of their epoch.
     """
 
     count: int
@@ -51,6 +53,7 @@ class Epochs:
     rows: IntArray
     seen: bool
     batches: int | None = None
+    dropped: bool = False
 
 
 def epochs(analysis: Analysis) -> Epochs:
@@ -82,7 +85,18 @@ def _from_frames(analysis: Analysis, frames: IntArray, waits: IntArray) -> Epoch
         rows=frames[starting],
         seen=True,
         batches=_batches(analysis, starts) if _one_ended(analysis, frames, starts) else None,
+        dropped=2 * _dropped(analysis, frames) >= starts[0].size > 0,
     )
+
+
+def _dropped(analysis: Analysis, frames: IntArray) -> int:
+    """How many iterators still had workers to stop when they were thrown away.
+
+    One that has come to its end stopped them itself.
+    """
+    names = analysis.trace.column("name_id")[frames]
+    drops = np.array([drops_loader_epoch(analysis.trace.names[i]) for i in names], dtype=bool)
+    return int((analysis.trace.column("dur_ns")[frames[drops]] > _FORK_NS).sum())
 
 
 def _one_ended(analysis: Analysis, frames: IntArray, starts: Intervals) -> bool:
