@@ -8,7 +8,7 @@ from kinetoscope.result import Finding
 from kinetoscope.result.finding import SEVERITIES
 from kinetoscope.rules.api import saved_share
 
-GENERAL = ("FW501", "FW502")
+GENERAL = ("FW501", "FW502", "FW513")
 """The host launches too slowly: true of every program whose host does too much."""
 _HOST_CLASSES = ("framework", "data_loading")
 _GOOD_PART = 0.25

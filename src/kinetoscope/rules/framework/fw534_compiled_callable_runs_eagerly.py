@@ -1,8 +1,8 @@
 """A compiled function runs as ordinary eager operators.
 
 ## What it finds
-Inside the call of a `torch.compile`d function there are plain operators and no compiled region at
-all: Dynamo has given the function up.
+Inside the calls of a `torch.compile`d function there are plain operators and no compiled code at
+all: Dynamo has given the function up, whatever becomes of others.
 
 ## Why it matters
 The program pays for guards and wrappers and gets nothing: every operator costs the host as much as
@@ -18,7 +18,7 @@ tensors (`torch.where`). `TORCH_LOGS=graph_breaks,recompiles` names the line.
 ## Limits
 `torch.compiler.disable` and `set_stance("force_eager")` do this on purpose. How much faster the
 compiled function would be is estimated: a part of the host time of its operators, and each run of
-pointwise operators (likely with what only moves elements, as `roll`) as one kernel. The range is
+pointwise operators, with what only moves elements (`roll`, padding), as one kernel. The range is
 wide. "Compile it" is no advice here, so CP212 leaves these chains to this finding.
 """
 
@@ -38,11 +38,10 @@ from kinetoscope.metrics.waits import Wait, Waits
 from kinetoscope.replay import Change
 from kinetoscope.result import Evidence, Fix, Location
 from kinetoscope.rules.api import Example, Hit, Options, Rule
-from kinetoscope.rules.framework._compiling import regions
 from kinetoscope.rules.framework._fallback import backward_of, saved_by_compiling
 from kinetoscope.rules.framework._waiting import avoidable
 from kinetoscope.trace.calltree import nearest
-from kinetoscope.trace.compiled_frames import is_dynamo_wrapper
+from kinetoscope.trace.compiled_frames import is_compiled_code, is_dynamo_wrapper
 from kinetoscope.trace.frames import is_compile_frame
 from kinetoscope.trace.kinds import Kind
 from kinetoscope.trace.trace import IntArray
@@ -115,16 +114,14 @@ def _changes(
 ) -> tuple[Change, Change, Change]:
     """The calls at the usual price of compiled ones, with their pointwise kernels fused.
 
-    At the cautious end only plain chains are fused, and no wait goes away.
+    At the cautious end no wait goes away, but a part of the host time.
     """
     wrappers, ops = eager
     whole = merge(analysis.extent(wrappers), backward_of(analysis, ops))
     launching = intersect(whole, analysis.host_time.launching)
     work = analysis.get(device_ops)
-    plain, moved = (pointwise_chains(work, moves=moves) for moves in (False, True))
-    worst, likely, best = options.passes
-    low, mid = _fused(plain, kernels, worst), _fused(moved, kernels, likely)
-    high = _fused(moved, kernels, best)
+    chains = pointwise_chains(work, moves=True)
+    low, mid, high = (_fused(chains, kernels, passes) for passes in options.passes)
     gone = np.union1d(waits, high.drop_calls if high.drop_calls is not None else waits)
     left = np.setdiff1d(work.call[kernels], gone).size
     # The price of a compiled call is one without the profiler.
@@ -166,27 +163,28 @@ def _launched(analysis: Analysis, wrappers: IntArray) -> Flags:
 
 
 def _eager_calls(analysis: Analysis) -> tuple[IntArray, IntArray]:
-    """Rows of the outermost wrappers of the steady steps, and of the operators right inside.
+    """Rows of the outermost wrappers without compiled code inside, and of their outer operators.
 
-    Nothing when any compiled region ran, or a compiler was at work.
+    In the steady steps; nothing where a compiler was at work, as the code is not ready then.
     """
     trace, tree = analysis.trace, analysis.trace.tree
     none = np.empty(0, dtype=np.int64)
     flags = trace.name_flags(is_dynamo_wrapper)
-    if not flags.any() or analysis.in_steps(analysis.get(regions).row).size:
-        return none, none
-    if analysis.in_steps(analysis.rows(Kind.COMPILE)).size:
+    if not flags.any() or analysis.in_steps(analysis.rows(Kind.COMPILE)).size:
         return none, none
     if any(is_compile_frame(name) for name in trace.names):
         return none, none
     names = trace.column("name_id")[tree.rows]
     wrapper = nearest(flags[names] & np.isin(tree.kind, (Kind.PYTHON, Kind.MODULE)), tree.parent)
     above = np.where(tree.parent >= 0, wrapper[np.maximum(tree.parent, 0)], -1)
+    eager = (wrapper == np.arange(wrapper.size)) & (above < 0)
+    outer = nearest(eager, tree.parent)
+    compiled = outer[trace.name_flags(is_compiled_code)[names]]
+    eager[compiled[compiled >= 0]] = False
     aten = trace.name_flags(lambda n: n.startswith("aten::"))
-    direct = tree.outer_ops & aten[names] & (wrapper >= 0)
-    outermost = (wrapper == np.arange(wrapper.size)) & (above < 0)
+    direct = tree.outer_ops & aten[names] & (outer >= 0) & eager[np.maximum(outer, 0)]
     return (
-        analysis.in_steps(np.sort(tree.rows[outermost])),
+        analysis.in_steps(np.sort(tree.rows[eager])),
         analysis.in_steps(np.sort(tree.rows[direct])),
     )
 
