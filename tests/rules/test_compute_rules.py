@@ -428,6 +428,41 @@ def test_the_backward_pass_of_a_one_hot_product_adds_rows_up() -> None:
     assert hit.gain.mid == pytest.approx(5_000 / (5_000 - 1_300 + 2.5 + 81 + 80), rel=0.01)
 
 
+def test_the_function_that_calls_what_is_not_trained_comes_first() -> None:
+    """Two parts by the same layers; a lambda calls the step. The last 600 us of backward are vain,
+    and 100 us before them belong to that part as well."""
+    t, engine = TraceBuilder(), "autograd::engine::evaluate_function: "
+    for step in range(4):
+        at, seq = step * 3_000, 100 * step
+        t.step(at, 3_000)
+        t.python("train.py(2): <lambda>", at + 2, 2_900)
+        t.python("train.py(10): teach", at + 5, 2_800)
+        for i, caller in enumerate(("train.py(20): ask", "train.py(30): learn")):
+            t.python(caller, at + 10 + 100 * i, 90)
+            t.python("layers.py(5): forward", at + 12 + 100 * i, 80)
+            for k in range(2):
+                t.op("aten::addmm", at + 15 + 100 * i + 35 * k, 30, seq=seq + 2 * i + k,
+                     dims=[[512], [64, 512], [512, 512]])  # fmt: skip
+        backward = ((3, 400, None), (2, 400, [10, 512]), (1, 100, None), (0, 500, [512, 512]))
+        begin = at + 800
+        for number, us, shape in backward:
+            t.op(f"{engine}AddmmBackward0", begin, 100, seq=seq + number)
+            t.kernel("gemm", begin + 30, us, launch_at=begin + 20)
+            if shape:
+                t.op(f"{engine}torch::autograd::AccumulateGrad", begin + 110, 60)
+                t.op("torch::autograd::AccumulateGrad", begin + 112, 50, dims=[shape])
+                t.op("aten::detach" if number else "aten::add_", begin + 115, 40, dims=[shape])
+            begin += us + 100
+        t.annotation("Optimizer.step#SGD.step", at + 2_700, 60)
+        t.op("aten::_foreach_add_", at + 2_705, 50, dims=[[[10, 512]]], types=["TensorList"])
+        t.kernel("multi_tensor_apply_kernel", at + 2_740, 20, launch_at=at + 2_720)
+        t.sync(at + 2_770, 30)
+    (hit,) = _hits("CP228", t)
+    names = [place.function for place in hit.locations]
+    assert names[0] == "ask"
+    assert {"forward", "teach"} <= set(names)
+
+
 def test_unused_gradients_between_used_ones_cost_their_products() -> None:
     """An adapter below a layer of 512 x 512 that is not trained, in steps of 3 ms."""
     t, engine = TraceBuilder(), "autograd::engine::evaluate_function: "

@@ -87,22 +87,43 @@ def with_step(
     return inner + tuple(p for p in outer if (p.file, p.function) not in seen)
 
 
-def apart(analysis: Analysis, rows: IntArray, others: IntArray) -> tuple[Location, ...]:
+def apart(
+    analysis: Analysis, rows: IntArray, others: IntArray, *, mixed: float = 0.0
+) -> tuple[Location, ...]:
     """The outermost function around these device events that is around none of the others.
 
     Two models may run the same code, of which one is treated in another way by who calls it.
+
+    Args:
+        analysis: the recording.
+        rows: the device events.
+        others: the other ones.
+        mixed: share of the function's time that may be others', and of theirs that may be in it.
     """
     tree = analysis.trace.tree
     name = analysis.trace.column("name_id")[tree.rows] if tree.rows.size else tree.rows
-    shared: set[int] = set()
-    for frames in _outwards(analysis, others):
-        shared.update(np.unique(name[frames[frames >= 0]]).tolist())
+    theirs, mine = _time_by_name(analysis, others), _time_by_name(analysis, rows)
+    all_theirs = int(analysis.trace.column("dur_ns")[others].sum())
+    shared = [n for n, ns in theirs.items() if ns > mixed * min(ns + mine.get(n, 0), all_theirs)]
     found = np.full(rows.size, -1, dtype=np.int64)
     for frames in _outwards(analysis, rows):
-        own = (frames >= 0) & ~np.isin(name[np.maximum(frames, 0)], list(shared))
+        own = (frames >= 0) & ~np.isin(name[np.maximum(frames, 0)], shared)
         found = np.where(own, frames, found)
     known = found >= 0
     return analysis.locations(rows[known], inside=found[known], top=1)
+
+
+def _time_by_name(analysis: Analysis, rows: IntArray) -> dict[int, int]:
+    """Time of these device events inside of each user function, by the id of its name, ns."""
+    tree, dur = analysis.trace.tree, analysis.trace.column("dur_ns")[rows]
+    name = analysis.trace.column("name_id")[tree.rows] if tree.rows.size else tree.rows
+    total: dict[int, int] = {}
+    for frames in _outwards(analysis, rows):
+        known = frames >= 0
+        ids, at = np.unique(name[frames[known]], return_inverse=True)
+        for one, ns in zip(ids.tolist(), np.bincount(at, dur[known]).tolist(), strict=True):
+            total[one] = total.get(one, 0) + int(ns)
+    return total
 
 
 def _outwards(analysis: Analysis, rows: IntArray) -> Iterator[IntArray]:
@@ -116,9 +137,14 @@ def _outwards(analysis: Analysis, rows: IntArray) -> Iterator[IntArray]:
 
 
 def _step_frames(analysis: Analysis, rows: IntArray) -> IntArray:
-    """Outermost user frame around each event that is no longer than a step; -1: none."""
-    tree = analysis.trace.tree
-    frames = analysis.locator.frames(rows)
+    """Outermost user frame around each event that is no longer than a step; -1: none.
+
+    A lambda only calls the function that runs the step, so it is passed over.
+    """
+    trace, tree = analysis.trace, analysis.trace.tree
+    anonymous = trace.name_flags(lambda name: name.endswith(": <lambda>"))
+    name = trace.column("name_id")[tree.rows] if tree.rows.size else tree.rows
+    frames = found = analysis.locator.frames(rows)
     longest = 1.5 * analysis.step_ns
     while (frames >= 0).any():
         parent = np.where(frames >= 0, tree.parent[np.maximum(frames, 0)], -1)
@@ -126,8 +152,9 @@ def _step_frames(analysis: Analysis, rows: IntArray) -> IntArray:
         short = (up >= 0) & (tree.end[up] - tree.start[up] <= longest)
         if not short.any():
             break
-        frames = np.where(short, up, frames)
-    return np.asarray(frames, dtype=np.int64)
+        frames = np.where(short, up, -1)
+        found = np.where(short & ~anonymous[name[np.maximum(up, 0)]], up, found)
+    return np.asarray(found, dtype=np.int64)
 
 
 def alone(analysis: Analysis, rows: IntArray) -> npt.NDArray[np.bool_]:

@@ -41,9 +41,9 @@ from kinetoscope.metrics.discarded import discarded_gradients
 from kinetoscope.metrics.gradients import UnusedGradients, unused_gradients
 from kinetoscope.metrics.intervals import clip, measure, merge, points_in, union
 from kinetoscope.replay import Change
-from kinetoscope.result import Evidence, Fix
+from kinetoscope.result import Evidence, Fix, Location
 from kinetoscope.rules.api import Example, Hit, Options, Rule
-from kinetoscope.rules.compute._kernels import extent_of, per_step_ns, places
+from kinetoscope.rules.compute._kernels import apart, extent_of, per_step_ns, places
 from kinetoscope.trace.frames import is_engine_call
 from kinetoscope.trace.kinds import RUNTIME_KINDS
 from kinetoscope.trace.trace import IntArray
@@ -95,7 +95,7 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
             Evidence("host_time", host_ns, "ns"),
             Evidence("device_time", device_ns, "ns"),
         ),
-        locations=places(analysis, rows, whole_step=True)
+        locations=_places(analysis, rows)
         if rows.size
         else analysis.locations(_forward_of(analysis, found)),
         fix=_fix(measure(found.tails) > 0) if grown else _DETACHED,
@@ -108,6 +108,21 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
         confidence=0.9,
         claims=extent_of(analysis, rows) if rows.size else vain,
     )
+
+
+_MIXED = 0.2
+"""The backward pass of a part begins before its first gradient that is known to be unused."""
+
+
+def _places(analysis: Analysis, rows: IntArray) -> tuple[Location, ...]:
+    """Where the forward of these gradients is called, and nothing else; then the layers."""
+    work = analysis.get(device_ops)
+    used = work.rows[work.backward & ~np.isin(work.rows, rows)]
+    inside = analysis.in_window(rows)
+    called = apart(analysis, inside, analysis.in_window(used), mixed=_MIXED)
+    seen = {(place.file, place.line) for place in called}
+    others = places(analysis, rows, whole_step=True)
+    return called + tuple(p for p in others if (p.file, p.line) not in seen)
 
 
 def _fate(grown: UnusedGradients | None) -> str:
