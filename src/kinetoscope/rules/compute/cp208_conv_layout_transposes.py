@@ -14,10 +14,12 @@ too when the layer has few channels.
 `model = model.to(memory_format=torch.channels_last)` and the same for the input batch, with
 autocast. All layers must keep the layout: look for `view` and `reshape` between convolutions.
 The channels-last format has four dimensions: signals of `Conv1d` get it as (N, C, 1, L), with
-`Conv2d` and kernels of (1, k).
+`Conv2d` and kernels of (1, k); volumes have `torch.channels_last_3d`.
 
 ## Limits
-For `Conv1d` that is a change of the model, so the finding is of medium severity at most.
+For `Conv1d` that is a change of the model, so the finding is of medium severity at most; so it is
+where a CUDA graph hides what is convolved. Images of less than eight channels are padded in either
+layout, and gain little.
 Some conversions at the borders of the model are normal. Depthwise convolutions and float32
 without TF32 may be faster in NCHW. Measure once with `torch.backends.cudnn.benchmark = True`.
 """
@@ -60,6 +62,9 @@ class Thresholds(Options, frozen=True):
     """Share of the busy time in layout kernels."""
     removed: tuple[float, float, float] = (0.5, 0.85, 1.0)
     """Part of the conversions that channels-last removes; borders stay."""
+    padded: tuple[float, float, float] = (1.0, 0.7, 0.4)
+    """Part that stays where an image has few channels, as at the borders of a model: the library
+    pads them in channels-last as well (`nhwcAddPadding`)."""
     norm_over_roof: tuple[float, float, float] = (4.0, 2.2, 1.3)
     """Time of channels-last batch norm over that of its traffic at full bandwidth; 1.4 (backward)
     and 2.8 (forward) were seen on an H200, and 7 to 10 for NCHW with few channels."""
@@ -79,17 +84,21 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
     spent = per_step_ns(analysis, rows)
     norms, roof = _batch_norms(analysis, work)
     both = np.concatenate((layout, norms))
+    dimensions, narrow = _convolved(analysis, work, layout)
 
-    def change(removed: float, over_roof: float) -> Change:
+    def change(removed: float, padded: float, over_roof: float) -> Change:
         norm_ns = np.minimum(work.ns[norms], over_roof * roof)
-        new = np.concatenate((work.ns[layout] * (1 - removed), norm_ns))
+        stays = np.where(narrow, padded, 1 - removed)
+        new = np.concatenate((work.ns[layout] * np.maximum(stays, 1 - removed), norm_ns))
         return Change(durations=(work.rows[both], new.astype(np.int64)))
 
-    signals = _of_signals(analysis, work, layout)
-    changes = [change(a, b) for a, b in zip(options.removed, options.norm_over_roof, strict=True)]
+    levels = zip(options.removed, options.padded, options.norm_over_roof, strict=True)
+    changes = [change(*level) for level in levels]
+    surely = dimensions >= _IMAGES
     yield Hit(
         message=(
-            f"{'1-d convolutions' if signals else 'Convolutions'} convert between NCHW and NHWC: "
+            f"{'1-d convolutions' if dimensions == _SIGNALS else 'Convolutions'} convert between "
+            "NCHW and NHWC: "
             f"{duration(spent)} a step, {percent(share)} of the device's busy time."
         ),
         evidence=(
@@ -103,43 +112,66 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
             ),
         ),
         locations=places(analysis, rows, calls=("conv1d", "conv2d", "conv3d"), whole_step=True),
-        fix=_SIGNALS if signals else _IMAGES,
-        gain=analysis.gain(*([Change(), *changes[1:]] if signals else changes)),
-        confidence=0.7 if signals else 0.9,
+        fix=_FIXES.get(dimensions, _FIXES[_IMAGES]),
+        gain=analysis.gain(*(changes if surely else [Change(), *changes[1:]])),
+        confidence=0.9 if surely else 0.7,
         claims=extent_of(analysis, rows),
-        at_most="medium" if signals else "critical",
+        at_most="critical" if surely else "medium",
     )
 
 
+_SIGNALS, _IMAGES, _VOLUMES = 1, 2, 3
+"""Dimensions of what is convolved."""
 _TUTORIAL = "https://docs.pytorch.org/tutorials/intermediate/memory_format_tutorial.html"
-_IMAGES = Fix(
-    summary="Keep the model and its input in channels-last layout.",
-    snippet="model = model.to(memory_format=torch.channels_last)\n"
-    "x = x.to(memory_format=torch.channels_last)",
-    reference=_TUTORIAL,
-)
-_SIGNALS = Fix(
-    summary="Channels-last needs four dimensions: hold the signals as (N, C, 1, L) and use Conv2d "
-    "with kernels of (1, k).",
-    snippet="conv = nn.Conv2d(c, c, (1, 3), padding=(0, 1)).to(memory_format=torch.channels_last)\n"
-    "x = x.unsqueeze(2).contiguous(memory_format=torch.channels_last)  # once, before the model",
-    reference=_TUTORIAL,
-)
+_FIXES = {
+    _SIGNALS: Fix(
+        summary="Channels-last needs four dimensions: hold the signals as (N, C, 1, L) and use "
+        "Conv2d with kernels of (1, k).",
+        snippet="conv = nn.Conv2d(c, c, (1, 3), padding=(0, 1))\n"
+        "conv = conv.to(memory_format=torch.channels_last)\n"
+        "x = x.unsqueeze(2).contiguous(memory_format=torch.channels_last)  # once",
+        reference=_TUTORIAL,
+    ),
+    _IMAGES: Fix(
+        summary="Keep the model and its input in channels-last layout.",
+        snippet="model = model.to(memory_format=torch.channels_last)\n"
+        "x = x.to(memory_format=torch.channels_last)",
+        reference=_TUTORIAL,
+    ),
+    _VOLUMES: Fix(
+        summary="Keep the model and its input in channels-last layout, that of volumes.",
+        snippet="model = model.to(memory_format=torch.channels_last_3d)\n"
+        "x = x.to(memory_format=torch.channels_last_3d)",
+        reference=_TUTORIAL,
+    ),
+}
 
 
-def _of_signals(analysis: Analysis, work: DeviceOps, layout: IntArray) -> bool:
-    """Does most of this time belong to convolutions over one dimension?
+def _convolved(
+    analysis: Analysis, work: DeviceOps, layout: IntArray
+) -> tuple[int, npt.NDArray[np.bool_]]:
+    """How many dimensions most of these events convolve (0: unknown), and which have few channels.
 
     Inside of `Conv1d` the library's operators see a height of 1.
     """
-    known = layout[work.op[layout] >= 0]
-    flat = 0
-    for group in work.groups(known):
+    time = np.zeros(_VOLUMES + 1)
+    narrow = np.zeros(layout.size, dtype=bool)
+    time[0] = work.ns[layout[work.op[layout] < 0]].sum()
+    for group in work.groups(layout[work.op[layout] >= 0]):
         args = args_of(analysis.trace, int(work.op[group[0]]))
         shapes = [shape for shape in map(args.shape, args.tensors()) if len(shape) >= 3]
-        if shapes and all(len(s) == 3 or (len(s) == 4 and s[2] == 1) for s in shapes):
-            flat += int(work.ns[group].sum())
-    return flat > 0.5 * int(work.ns[layout].sum())
+        rank = max(map(len, shapes), default=2)
+        flat = rank == 4 and all(shape[2] == 1 for shape in shapes)
+        time[min(_SIGNALS if flat else rank - 2, _VOLUMES)] += work.ns[group].sum()
+        backward = "backward" in work.op_name(int(group[0]))
+        if len(shapes) >= 2:
+            channels = shapes[0][1], shapes[1][1 if backward else 0]
+            narrow[np.isin(layout, group)] = min(channels) < _ALIGNED
+    return int(time.argmax()), narrow
+
+
+_ALIGNED = 8
+"""Channels that the matrix units' kernels take at least: fewer are padded, in either layout."""
 
 
 _BATCH_NORMS = (
