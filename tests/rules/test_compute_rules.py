@@ -637,6 +637,33 @@ def test_a_dominant_operator_gains_only_below_the_roofline(dur: float, gains: bo
     assert hit.at_most == ("medium" if gains else "info")
 
 
+@pytest.mark.parametrize(
+    ("cut", "concrete", "at_most"),
+    [
+        pytest.param("aten::slice", ["", "1", "0", "20", "1"], "high", id="the first 20"),
+        pytest.param("aten::slice", ["", "1", "-20", "9223372036854775807", "1"], "high",
+                     id="the last 20"),
+        pytest.param("aten::narrow", ["", "1", "0", "20"], "high", id="20 by narrow"),
+        pytest.param("aten::slice", ["", "1", "1", "9223372036854775807", "1"], "medium",
+                     id="all but the first"),
+        pytest.param("aten::cumsum", ["", "1"], "medium", id="all of them"),
+    ],
+)  # fmt: skip
+def test_a_sort_is_a_fault_where_few_are_used(cut: str, concrete: list[str], at_most: str) -> None:
+    t, scores = TraceBuilder(), [128, 200_000]
+    for step in range(4):
+        at = step * 5_000
+        t.step(at, 5_000)
+        t.op("aten::sort", at + 10, 12, dims=[scores, [], [], []], types=["float", "", "", ""])
+        t.kernel("DeviceRadixSortOnesweepKernel", at + 30, 4_900, launch_at=at + 14)
+        t.op(cut, at + 24, 4, dims=[scores, []], types=["float", ""], concrete=concrete)
+        t.sync(at + 40, 4_900)
+    (hit,) = _hits("CP204", t)
+    assert hit.at_most == at_most
+    # One pass over 102.4 MB at 0.85 of 4.8 TB/s is 25 us; 0.6 of that speed is likely.
+    assert hit.gain.mid > 20
+
+
 # --- all of them ---------------------------------------------------------------------------------
 
 

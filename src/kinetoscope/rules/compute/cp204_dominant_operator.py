@@ -15,6 +15,8 @@ less work helps: lower precision, a smaller or sparser layer, another algorithm.
 ## Limits
 A finding without a gain is information, not a fault: a large matrix product at 70 % of the peak is
 what a well-tuned program looks like. Operators that only copy are left to the rules about copies.
+A sort is a fault where half of it or less is cut off right after; sorts of which all is used are of
+medium severity at most.
 Lookups and scattered writes (`_embedding_bag`, `gather`, `index_add_`) have no gain here: they do
 not reach the speed of reading in order.
 """
@@ -27,12 +29,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kinetoscope.analysis import Analysis
+from kinetoscope.metrics.cost_args import Args, NotRecordedError
 from kinetoscope.metrics.device_ops import DeviceOps, args_of
 from kinetoscope.metrics.hardware import Peaks
 from kinetoscope.metrics.roofline import Roofline
 from kinetoscope.replay import Change
 from kinetoscope.result import Evidence, Fix, Gain
-from kinetoscope.result.finding import NO_GAIN
+from kinetoscope.result.finding import NO_GAIN, Severity
 from kinetoscope.rules.api import Example, Hit, Options, Rule
 from kinetoscope.rules.compute._kernels import (
     busy_share,
@@ -44,8 +47,8 @@ from kinetoscope.rules.compute._kernels import (
     shrunk,
 )
 from kinetoscope.trace.kinds import Family, Kind
-from kinetoscope.trace.op_names import op_family
-from kinetoscope.trace.trace import IntArray
+from kinetoscope.trace.op_names import op_family, short_name
+from kinetoscope.trace.trace import IntArray, Trace
 from kinetoscope.units import duration, percent
 
 if TYPE_CHECKING:
@@ -113,9 +116,45 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
         gain=gain,
         confidence=0.7 if seen else 0.4,
         claims=extent_of(analysis, rows),
-        at_most="info" if gain is NO_GAIN else "high" if name in _SORTS else "medium",
+        at_most=_at_most(analysis, work, top, gain),
         keep=True,
     )
+
+
+def _at_most(analysis: Analysis, work: DeviceOps, top: IntArray, gain: Gain) -> Severity:
+    """A sort of which a few are used is a fault; one that orders everything may be the purpose."""
+    if gain is NO_GAIN:
+        return "info"
+    sorts = work.op_name(int(top[0])) in _SORTS
+    return "high" if sorts and _few_used(analysis.trace, int(work.op[top[-1]])) else "medium"
+
+
+_REACH = 24
+"""Events after a sort among which a program cuts off what it needs."""
+
+
+def _few_used(trace: Trace, sort: int) -> bool:
+    """Is half of what this operator sorts, or less, cut off right after?"""
+    kind, name = trace.column("kind"), trace.column("name_id")
+    shape = args_of(trace, sort).dims[:1]
+    for row in range(sort + 1, min(sort + _REACH, len(trace))):
+        cut = short_name(trace.names[name[row]]) if kind[row] == Kind.CPU_OP else ""
+        if cut in ("slice", "narrow"):
+            args = args_of(trace, row)
+            if args.dims[:1] == shape and _half_kept(args, cut):
+                return True
+    return False
+
+
+def _half_kept(args: Args, cut: str) -> bool:
+    """Does `slice(x, dim, start, end)` or `narrow(x, dim, start, length)` keep half at most?"""
+    try:
+        size = args.shape(0)[int(args.text(1))]
+        start, end = int(args.text(2) or 0), int(args.text(3) or size)
+    except (ValueError, IndexError, NotRecordedError):
+        return False
+    kept = end if cut == "narrow" else len(range(size)[start:end])
+    return 2 * kept <= size
 
 
 def _heaviest(analysis: Analysis, work: DeviceOps) -> IntArray:
