@@ -500,6 +500,21 @@ def _chain(*names: str, numel: int = 1 << 24, steps: int = 2) -> TraceBuilder:
     return t
 
 
+@pytest.mark.parametrize("name", ["log2", "exp2", "atan2", "nan_to_num", "sqrt_", "erfinv_"])
+def test_rarer_pointwise_operators_are_links_of_a_chain(name: str) -> None:
+    t = TraceBuilder()
+    for step in range(2):
+        at = step * 3_000
+        t.step(at, 3_000)
+        for i, one in enumerate(("mul", name, "add")):
+            t.op(f"aten::{one}", at + 10 + 20 * i, 12, dims=[[1 << 24], []])
+            t.kernel("k", at + 80 + 900 * i, 900, launch_at=at + 14 + 20 * i)
+        t.sync(at + 80, 2_705)
+    (hit,) = _hits("CP212", t)
+    # Three kernels of 0.9 ms become one of 1.15 times as long.
+    assert hit.gain.mid == pytest.approx(3_000 / (3_000 - 2_700 + 1_035), rel=0.03)
+
+
 def test_chains_of_two_functions_are_two_findings() -> None:
     """Of 10 ms: 5 kernels of 0.6 ms in one function, 3 of 0.4 ms in the other, one product."""
     t, shape = TraceBuilder(), [4096, 4096]

@@ -68,7 +68,12 @@ _BY_NAME: dict[Family, str] = {
         "lerp lerp_ masked_fill masked_fill_ where sin cos erf reciprocal maximum minimum "
         "native_dropout dropout mish softplus elu hardswish fill_ zero_ eq ne lt gt le ge "
         "logical_and logical_or logical_not bitwise_and bitwise_or isnan isfinite rsub remainder "
-        "fmod round floor ceil sign square native_dropout_backward"
+        "fmod round floor ceil sign square native_dropout_backward log2 log10 log1p exp2 expm1 "
+        "clamp_max sgn relu6 trunc frac tan sinh cosh asin acos atan asinh acosh atanh erfc erfinv "
+        "selu celu logit nan_to_num hardsigmoid threshold hypot atan2 xlogy logaddexp true_divide "
+        "floor_divide fmax fmin bitwise_xor bitwise_not logical_xor isinf leaky_relu_backward "
+        "hardtanh_backward elu_backward softplus_backward mish_backward hardswish_backward "
+        "hardsigmoid_backward log_sigmoid_forward log_sigmoid_backward _prelu_kernel"
     ),
     Family.RANDOM: (
         "randn rand normal_ uniform_ random_ bernoulli_ randint randperm exponential_ multinomial "
@@ -97,7 +102,10 @@ def op_family(name: str) -> Family:
     short = short_name(name)
     if short.startswith(("_foreach_", "_fused_")):
         return Family.OPTIMIZER
-    return _FAMILY.get(short, Family.NONE)
+    found = _FAMILY.get(short, Family.NONE)
+    if found is Family.NONE and _FAMILY.get(short.removesuffix("_")) is Family.ELEMENTWISE:
+        return Family.ELEMENTWISE
+    return found
 
 
 def op_rows(trace: Trace, test: Callable[[str], bool]) -> IntArray:
