@@ -284,7 +284,8 @@ def _attending(
         at = step * 3_000
         t.step(at, 3_000)
         if made:
-            t.op(made, at + 5, 8, dims=[[1024, 1024], []])
+            compared = [[1024, 1], [1, 1024]]
+            t.op(made, at + 5, 8, dims=compared if made == "aten::ge" else [[1024, 1024], []])
         t.op(name, at + 20, 40, dims=[q, k, k, mask], types=tensors, seq=step,
              strides=[[], [], [], strides or []])  # fmt: skip
         t.kernel("fmha_cutlassF_bf16_aligned_64x64_rf_sm80", at + 60, 1_000, launch_at=at + 30)
@@ -299,14 +300,17 @@ def _attending(
 
 
 @pytest.mark.parametrize(
-    ("mask", "strides"),
-    [([1024, 1024], None), ([4, 8, 1024, 1024], [0, 0, 1024, 1])],
-    ids=["one matrix", "one matrix for all, expanded"],
+    ("mask", "strides", "made"),
+    [
+        pytest.param([1024, 1024], None, "aten::triu", id="one matrix"),
+        pytest.param([4, 8, 1024, 1024], [0, 0, 1024, 1], "aten::triu", id="expanded"),
+        pytest.param([1024, 1024], None, "aten::ge", id="positions compared"),
+    ],
 )
 def test_a_causal_mask_written_out_computes_the_hidden_half(
-    mask: list[int], strides: list[int] | None
+    mask: list[int], strides: list[int] | None, made: str
 ) -> None:
-    (hit,) = _hits("CP207", _attending(mask, strides, made="aten::triu"))
+    (hit,) = _hits("CP207", _attending(mask, strides, made=made))
     # 8 blocks of 128 a side: 36 of 64 stay, each 0.75 of the time: 0.422 of 2.6 ms. 0.4 ms stay.
     assert hit.gain.mid == pytest.approx(3_000 / (400 + 0.422 * 2_600), rel=0.02)
     # At worst a block takes 1.1 of its time, at best half of it.
@@ -319,6 +323,8 @@ def test_a_causal_mask_written_out_computes_the_hidden_half(
 def test_a_mask_that_nobody_saw_made_may_be_another_one() -> None:
     (hit,) = _hits("CP207", _attending([1024, 1024], None))
     assert (hit.at_most, hit.confidence, hit.gain.low) == ("medium", 0.4, 1.0)
+    (hit,) = _hits("CP207", _attending([1024, 1024], None, made="aten::eq"))  # documents
+    assert hit.at_most == "medium"
     (hit,) = _hits("CP207", _attending([4, 1, 1024, 1024], None))  # one a sequence
     assert hit.at_most == "medium"
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from kinetoscope.analysis import Analysis
 from kinetoscope.metrics.attention import Attention
-from kinetoscope.metrics.cost_args import Args, NotRecordedError
+from kinetoscope.metrics.cost_args import Args, NotRecordedError, broadcast
 from kinetoscope.metrics.device_ops import args_of
 from kinetoscope.replay import Change
 from kinetoscope.result import Evidence, Fix
@@ -25,6 +26,7 @@ _BACKWARD = "_scaled_dot_product_efficient_attention_backward"
 _MASK, _WANTED = 3, 10
 """Positions of the mask, and in the backward pass of the list of wanted gradients."""
 _TRIANGLES = ("triu", "tril", "triu_", "tril_")
+_ORDERS = ("le", "ge", "lt", "gt", "less_equal", "greater_equal", "less", "greater")
 _SHORTEST = 256
 """Below, the blocks of 128 queries and keys that could be skipped are few."""
 _BLOCK = 128
@@ -146,15 +148,29 @@ def _call(analysis: Analysis, node: int, args: Args) -> Attention | None:
 
 
 def _triangles(analysis: Analysis) -> set[int]:
-    """Sides of the square matrices of which a triangle was taken."""
+    """Sides of square matrices of which a triangle was taken, or that compare each position of a
+    row with each of a column."""
     trace, tree = analysis.trace, analysis.trace.tree
     sides = set()
-    for node in np.flatnonzero(tree.named(lambda name: short_name(name) in _TRIANGLES)).tolist():
-        dims = args_of(trace, int(tree.rows[node])).dims
-        shape = dims[0] if dims and isinstance(dims[0], list) else []
-        if len(shape) >= 2 and shape[-1] == shape[-2]:
-            sides.add(shape[-1])
+    chosen = tree.named(lambda name: short_name(name) in _TRIANGLES + _ORDERS)
+    for node in np.flatnonzero(chosen & (tree.kind == Kind.CPU_OP)).tolist():
+        row = int(tree.rows[node])
+        dims = [shape for shape in args_of(trace, row).dims[:2] if isinstance(shape, list)]
+        if short_name(trace.names[trace.column("name_id")[row]]) in _TRIANGLES:
+            sides.add(_square(dims[:1]))
+        elif len(dims) > 1 and dims[0] != dims[1]:
+            sides.add(_square(dims))
     return sides
+
+
+def _square(shapes: list[Any]) -> int:
+    """Side of the square matrix to which shapes broadcast; -1 where it is none, or one gives it."""
+    try:
+        sizes = broadcast(*(tuple(shape) for shape in shapes))[-2:]
+    except TypeError:
+        return -1
+    whole = len(shapes) > 1 and any(tuple(shape[-2:]) == sizes for shape in shapes)
+    return sizes[0] if len(sizes) == 2 and sizes[0] == sizes[1] and not whole else -1
 
 
 def _learned(analysis: Analysis) -> bool:

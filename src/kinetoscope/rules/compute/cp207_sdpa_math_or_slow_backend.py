@@ -20,10 +20,10 @@ see why a form is refused: `with torch.nn.attention.sdpa_kernel(SDPBackend.FLASH
 ## Limits
 Which of the reasons applies is read off types and shapes. A mask that is not the causal one needs
 FlexAttention, whose speed is not that of FlashAttention. That a dense mask is the causal one shows
-where the recording holds the `triu` or `tril` that made it; otherwise it may be a window, or hide
-little, and the finding is of medium severity at most. Padding masks, a bias for each head and one
-that is learned are left alone. Devices before compute capability 8.0
-have no FlashAttention.
+where the recording holds the `triu`, the `tril` or the comparison of positions that made it;
+otherwise it may be a window, or hide little, and the finding is of medium severity at most. Padding
+masks, a bias for each head and one that is learned are left alone. Devices before compute
+capability 8.0 have no FlashAttention.
 """
 
 from __future__ import annotations
