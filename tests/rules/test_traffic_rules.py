@@ -211,6 +211,26 @@ def test_a_tied_table_needs_its_dense_gradient() -> None:
     assert not _hits("MM317", t)
 
 
+def test_the_first_copy_of_what_grows_in_each_request_counts() -> None:
+    """A cache of 1000 that each request of 5 ms makes longer four times, in 1 ms each."""
+    t = TraceBuilder()
+    for step in range(4):
+        at = step * 5_000
+        t.step(at, 5_000)
+        for i in range(4):
+            cache, new = [8, 32, 1_000 + i, 64], [8, 32, 1, 64]
+            t.op("aten::cat", at + 10 + 20 * i, 16, dims=[[cache, new], []],
+                 types=["TensorList", "Scalar"], concrete=["", "2"])  # fmt: skip
+            t.kernel("CatArrayBatchedCopy", at + 100 + 1_000 * i, 1_000,
+                     launch_at=at + 14 + 20 * i)  # fmt: skip
+            t.op("aten::mul", at + 27 + 20 * i, 2, dims=[[8, 32, 1_001 + i, 64], []])
+        t.sync(at + 100, 4_010)
+    (hit,) = _hits("MM316", t)
+    assert _value(hit, "copies_per_step") == 4.0
+    # A thousandth of 4 ms stays, and 1 us for each.
+    assert hit.gain.high == pytest.approx(5_000 / (1_000 + 4 + 4), rel=0.03)
+
+
 def _offloading() -> TraceBuilder:
     """Steps of 3 ms, 1 ms of them in the hook of each pass, which copies 64 MiB in 400 us."""
     t = TraceBuilder()

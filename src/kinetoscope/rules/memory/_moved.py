@@ -1,8 +1,9 @@
 """`cat` operators that mostly move a tensor that is there already, to add a little to it.
 
 Either a window is shifted (`cat([old[:, 1:], new], 1)`): the largest input is a part of a tensor
-of the result's shape. Or a tensor grows: the largest input has the shape of an earlier result.
-A tensor that just gets a little added (a class token in front of the patches) is neither.
+of the result's shape. Or a tensor grows: the largest input has the shape of another result, or the
+result that of another's largest input, where it begins. A tensor that just gets a little added (a
+class token in front of the patches) is neither.
 """
 
 from __future__ import annotations
@@ -62,24 +63,22 @@ def moved_by_cat(trace: Trace) -> Moved:
     joins = [(group, _join(args_of(trace, int(work.op[group[0]])))) for group in work.groups(which)]
     known = [(group, join) for group, join in joins if join and join.new <= 1 - LEAST_MOVED]
     results = {join.result for _, join in known}
-    kept = [
-        (group, join)
-        for group, join in known
-        if join.large in results or _cut_from_window(trace, work, group, join)
-    ]
-    return _moved(work, kept, results)
+    grown = {join.large for _, join in known}
+    kept = []
+    for group, join in known:
+        # What begins to grow here was no result of a `cat` yet.
+        grows = join.large in results or join.result in grown
+        if grows or _cut_from_window(trace, work, group, join):
+            kept.append((group, join, grows))
+    return _moved(work, kept)
 
 
-def _moved(
-    work: DeviceOps, kept: list[tuple[IntArray, _Join]], results: set[tuple[int, ...]]
-) -> Moved:
+def _moved(work: DeviceOps, kept: list[tuple[IntArray, _Join, bool]]) -> Moved:
     none = np.empty(0, dtype=np.int64)
-    at = np.concatenate([none, *(group for group, _ in kept)])
-    share = np.concatenate([none.astype(float), *(np.full(g.size, j.new) for g, j in kept)])
-    size = np.concatenate([none, *(np.full(g.size, prod(j.result)) for g, j in kept)])
-    longer = np.concatenate(
-        [none.astype(bool), *(np.full(g.size, j.large in results) for g, j in kept)]
-    )
+    at = np.concatenate([none, *(group for group, _, _ in kept)])
+    share = np.concatenate([none.astype(float), *(np.full(g.size, j.new) for g, j, _ in kept)])
+    size = np.concatenate([none, *(np.full(g.size, prod(j.result)) for g, j, _ in kept)])
+    longer = np.concatenate([none.astype(bool), *(np.full(g.size, grows) for g, _, grows in kept)])
     order = np.argsort(at)
     at, share, size = at[order], share[order], size[order]
     new_ns = (work.ns[at] * share).astype(np.int64)
