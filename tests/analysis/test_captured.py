@@ -47,6 +47,66 @@ def test_a_window_that_the_host_ran_ahead_of_is_timed_by_the_device(tmp_path: Pa
     assert any("light window +10 %, full window +0 %" in note for note in found.notes)
 
 
+def _faulting(before: tuple[int, int], after: tuple[int, int]) -> TraceBuilder:
+    """Four recorded steps of 4 ms; page faults and step time (ms) of both halves."""
+    halves = [
+        {
+            "steps": 50,
+            "step_ns": step * 1_000_000,
+            "process_cpu_ns": step * 1_000_000 - 100_000,
+            "minor_faults": faults,
+            "system_cpu_ns": 2_000_000,
+        }
+        for faults, step in (before, after)
+    ]
+    t = TraceBuilder(device=None)
+    for step in range(4):
+        t.step(step * 4 * _MS, 4 * _MS)
+        t.python("train.py(7): masks", step * 4 * _MS + 5, 500)
+        t.op("aten::zeros", step * 4 * _MS + 10, 400)
+        t.memory(6 << 20, 6 << 20, step * 4 * _MS + 20, device=-1)
+        t.op("aten::add", step * 4 * _MS + 510, 3_400)
+        t.memory(-(6 << 20), 0, step * 4 * _MS + 3_950, device=-1)
+    spread = {"steps": 50, "step_ns": 10_000_000, "low_ns": 9_900_000, "high_ns": 10_100_000}
+    t.header(kinetoscope={"version": 1, "baseline": spread | {"halves": halves}})
+    return t
+
+
+def test_page_faults_that_the_recorded_steps_lack_have_their_own_line(tmp_path: Path) -> None:
+    """A step took 10 ms and 2.5 ms once the faults had ended; 4 ms of the ten were recorded."""
+    found = diagnose(_faulting((2_900, 10), (3, 2)).write(tmp_path / "t.json"))
+    first = found.budget[0]
+    assert (first.class_, first.label, first.ns, first.share) == (
+        "memory",
+        "page faults",
+        6_000_000,
+        0.6,
+    )
+    assert sum(line.ns for line in found.budget) == 10_000_000
+    assert abs(sum(line.share for line in found.budget) - 1.0) < 1e-4
+    assert found.verdict.bottleneck == "memory"
+    assert not any("same step" in note for note in found.notes)
+
+
+def test_page_faults_are_found_by_what_their_end_gained(tmp_path: Path) -> None:
+    found = diagnose(_faulting((2_900, 10), (3, 2)).write(tmp_path / "t.json"))
+    (finding,) = (f for f in found.findings if f.code == "MM321")
+    assert (finding.gain.low, finding.gain.mid, finding.gain.high) == (3.0, 5.0, 5.75)
+    assert finding.gain.basis == "measured"
+    assert finding.locations[0].function == "masks"
+    assert "2,900 page faults" in finding.message
+    assert "from 10.0 ms to 2.00 ms" in finding.message
+
+
+def test_page_faults_that_go_on_cost_what_the_kernel_took(tmp_path: Path) -> None:
+    """2 ms of 10 in the kernel: 10 / 8; half of it: 10 / 9; with 0.1 ms not run: 10 / 7.9."""
+    found = diagnose(_faulting((2_900, 10), (2_900, 10)).write(tmp_path / "t.json"))
+    (finding,) = (f for f in found.findings if f.code == "MM321")
+    assert (finding.gain.low, finding.gain.mid, finding.gain.high) == (1.111, 1.25, 1.266)
+    assert finding.gain.basis == "bound"
+    assert all(line.label != "page faults" for line in found.budget)
+
+
 def test_what_was_said_during_the_run_is_a_sentence_in_the_notes() -> None:
     said = ("the pace changed by 4 %",)
     info = CaptureInfo(step_source="user", step_label="step()", steady=True, problems=said)

@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from kinetoscope.capture.baseline import Baseline, Timed, change, summary, told
+from kinetoscope.capture.baseline import (
+    Baseline,
+    Timed,
+    change,
+    faults_changed,
+    summary,
+    told,
+)
+from kinetoscope.capture.memory_faults import Faults
 
 MS = 1_000_000
 
@@ -139,3 +149,44 @@ def test_nothing_timed_is_nothing_stated() -> None:
     assert timed is not None
     assert timed.steps == 1
     assert timed.elapsed == timed.host[0]
+
+
+def _faulting(period_ms: int, steps: int, faults: int) -> Timed:
+    timed = _timed(*[period_ms] * steps)
+    return replace(timed, faults=Faults(faults * steps, 2 * MS * steps))
+
+
+def test_faults_that_end_with_the_windows_leave_the_first_half() -> None:
+    """9,734 faults of half a microsecond are 4.9 ms: enough of 100 ms to be why steps differ."""
+    halves = [_faulting(100, 10, 9_734), _faulting(16, 60, 2)]
+    found = summary(halves)
+    assert (found["steps"], found["step_ns"]) == (10, 100 * MS)
+    assert (found["low_ns"], found["high_ns"]) == (100 * MS, 100.5 * MS)
+    assert found["halves"][1] == {
+        "steps": 60,
+        "step_ns": 16 * MS,
+        "process_cpu_ns": 8 * MS,
+        "minor_faults": 2,
+        "system_cpu_ns": 2 * MS,
+    }
+    (text,) = told(halves, 20)
+    assert text.startswith("recording changed what the C library does with freed memory: 9,734 ")
+    assert text.endswith("2 and 16.0 ms after them; the stated step time is the one before")
+
+
+def test_faults_that_begin_with_the_windows_do_too() -> None:
+    assert summary([_faulting(16, 60, 2), _faulting(100, 10, 9_734)])["step_ns"] == 16 * MS
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (_faulting(100, 10, 9_734), _faulting(80, 10, 9_700)),  # as many: the pace changed
+        (_faulting(100, 10, 300), _faulting(80, 10, 0)),  # 0.15 ms of 100 ms explain nothing
+        (_faulting(100, 10, 0), _faulting(80, 10, 9_734)),  # quicker with more of them
+        (_timed(*[100] * 10), _timed(*[80] * 10)),  # not counted
+    ],
+)
+def test_other_changes_count_both_halves(before: Timed, after: Timed) -> None:
+    assert not faults_changed(before, after)
+    assert summary([before, after])["step_ns"] == 90 * MS

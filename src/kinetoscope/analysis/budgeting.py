@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+from msgspec import structs
 
 from kinetoscope.analysis.core import Analysis
 from kinetoscope.analysis.job import waiting_lines
@@ -87,7 +88,22 @@ def budget(analysis: Analysis) -> tuple[Budget, ...]:
         from kinetoscope.analysis.light import with_light
 
         lines = with_light(analysis, lines, captured.light)
-    return scaled(lines, analysis.steps, target)
+    faults = _page_faults_ns(analysis, target)
+    rows = scaled(lines, analysis.steps, target - faults)
+    if not faults:
+        return rows
+    rows = (Budget("memory", "page faults", faults, 0.0), *rows)
+    rows = tuple(structs.replace(row, share=round(row.ns / target, 6)) for row in rows)
+    return tuple(sorted(rows, key=lambda row: -row.ns))
+
+
+def _page_faults_ns(analysis: Analysis, target: int) -> int:
+    """What faults take of an unprofiled step that the recorded ones did not have."""
+    captured = analysis.trace.sidecar
+    base = captured.baseline if captured else None
+    if base is None or analysis.options.real_step_ns != base.step_ns:
+        return 0
+    return min(base.ended_faults_ns, max(target - analysis.step_ns, 0))
 
 
 def scaled(lines: list[Line], steps: int, target: int) -> tuple[Budget, ...]:

@@ -10,6 +10,7 @@ from itertools import pairwise
 from statistics import median, stdev
 from typing import Any
 
+from kinetoscope.capture.memory_faults import Faults, faults_so_far
 from kinetoscope.capture.rhythm import Rhythm, rhythm
 from kinetoscope.units import duration
 
@@ -19,6 +20,10 @@ _FEW = 10
 """Of fewer steps a slow one may be one of many, or the only one."""
 _AHEAD = 0.5
 """A device that is behind by less than this part of a step waits for the host."""
+_FAULT_NS = 500
+"""What a page fault takes, with the zeroing of its page; in a virtual machine 2 to 8 µs."""
+_NOTABLE = 0.02
+"""So much of a step must page faults take to be why steps differ."""
 _CHANGED = 0.1
 """So much must the halves differ for the program's pace to have changed."""
 
@@ -33,6 +38,7 @@ class Timed:
         device: the same by device events; [] without a device.
         cpu: processor time of the process.
         marks: what of `elapsed` our own marks took; 0 where they ran beside a busy device.
+        faults: page faults of the thread that makes the steps; None where not known.
     """
 
     elapsed: int
@@ -40,6 +46,7 @@ class Timed:
     device: tuple[int, ...] = ()
     cpu: int = 0
     marks: int = 0
+    faults: Faults | None = None
 
     @property
     def steps(self) -> int:
@@ -70,7 +77,11 @@ class Timed:
     def facts(self) -> dict[str, int]:
         """What one half alone says of a step."""
         cpu = round(self.cpu / self.steps)
-        return {"steps": self.steps, "step_ns": round(self.step_ns), "process_cpu_ns": cpu}
+        facts = {"steps": self.steps, "step_ns": round(self.step_ns), "process_cpu_ns": cpu}
+        if self.faults is not None:
+            facts["minor_faults"] = round(self.faults.minor / self.steps)
+            facts["system_cpu_ns"] = round(self.faults.system_ns / self.steps)
+        return facts
 
     @property
     def error_ns(self) -> float:
@@ -103,11 +114,13 @@ class Baseline:
         self._events: list[Any] = []
         self._cpu = 0
         self._marks: list[int] = []
+        self._faults: Faults | None = None
 
     def start(self) -> None:
         """Begin at a step boundary."""
         self._synchronize()
         self._cpu = time.process_time_ns()
+        self._faults = faults_so_far()
         self.next_step()
 
     def next_step(self) -> None:
@@ -142,7 +155,12 @@ class Baseline:
             host=tuple(b - a for a, b in pairwise(self._at)),
             device=tuple(round(a.elapsed_time(b) * 1e6) for a, b in pairwise(self._events)),
             cpu=time.process_time_ns() - self._cpu,
+            faults=self._own_faults(),
         )
+
+    def _own_faults(self) -> Faults | None:
+        now = faults_so_far()
+        return now - self._faults if now and self._faults else None
 
     def _of_marks(self) -> int:
         """What all marks took, by the quick ones: in the others the process was interrupted."""
@@ -161,31 +179,52 @@ def summary(halves: Sequence[Timed]) -> dict[str, Any]:
 
     Args:
         halves: what was timed before the windows, and after them. Where both differ, the range
-            covers both.
+            covers both. Where the windows changed how many page faults a step takes, only what
+            was timed before them is the program as it is without us.
     """
-    steps = sum(half.steps for half in halves)
-    if not steps:
+    halves = [half for half in halves if half.steps]
+    if not halves:
         return {}
-    weights = [half.steps / steps for half in halves]
-    means = [half.step_ns for half in halves]
+    whole = _untouched(halves)
+    steps = sum(half.steps for half in whole)
+    weights = [half.steps / steps for half in whole]
+    means = [half.step_ns for half in whole]
     mean = sum(w * m for w, m in zip(weights, means, strict=True))
-    own = math.hypot(*(w * half.error_ns for w, half in zip(weights, halves, strict=True)))
+    own = math.hypot(*(w * half.error_ns for w, half in zip(weights, whole, strict=True)))
     error = max(own, _NARROWEST * mean, *(abs(m - mean) for m in means))
-    host = [period for half in halves for period in half.host]
-    device = [period for half in halves for period in half.device]
+    host = [period for half in whole for period in half.host]
+    device = [period for half in whole for period in half.device]
     facts: dict[str, Any] = {
         "steps": steps,
         "step_ns": round(mean),
         "low_ns": round(max(mean - error, min(mean, *(device or host)))),
         "high_ns": round(mean + error),
         "host_median_ns": round(median(host)),
-        "process_cpu_ns": round(sum(half.cpu for half in halves) / steps),
+        "process_cpu_ns": round(sum(half.cpu for half in whole) / steps),
+        "halves": [half.facts() for half in halves],
     }
     if device:
         facts["device_median_ns"] = round(median(device))
-    if len(halves) > 1:
-        facts["halves"] = [half.facts() for half in halves]
     return facts
+
+
+def _untouched(halves: Sequence[Timed]) -> Sequence[Timed]:
+    """Those that tell what a step takes without us."""
+    return halves[:1] if faults_changed(halves[0], halves[-1]) else halves
+
+
+def faults_changed(before: Timed, after: Timed) -> bool:
+    """Do the steps take far more, or far fewer, page faults after the windows?
+
+    The C library gives freed memory back to the system when it lies at the end of its heap. What a
+    window leaves there ends that, or begins it, and such a program is several times as fast.
+    """
+    if before.faults is None or after.faults is None:
+        return False
+    first, second = (half.faults.minor / half.steps for half in (before, after) if half.faults)
+    few, many = sorted((first, second))
+    slower = (before.step_ns - after.step_ns) * (first - second) > 0
+    return slower and many > 2 * few and (many - few) * _FAULT_NS > _NOTABLE * before.step_ns
 
 
 def told(halves: Sequence[Timed], full_steps: int) -> list[str]:
@@ -217,13 +256,22 @@ def _pauses(halves: Sequence[Timed], full_steps: int) -> Iterator[str]:
 
 
 def _changes(halves: Sequence[Timed]) -> Iterator[str]:
-    changed = change(halves[0], halves[-1])
+    before, after = halves[0], halves[-1]
+    if faults_changed(before, after) and before.faults and after.faults:
+        counts = [round(h.faults.minor / h.steps) for h in (before, after) if h.faults]
+        yield (
+            f"recording changed what the C library does with freed memory: {counts[0]:,} page "
+            f"faults and {duration(before.step_ns)} a step before the windows, {counts[1]:,} and "
+            f"{duration(after.step_ns)} after them; the stated step time is the one before"
+        )
+        return
+    changed = change(before, after)
     if changed:
         how = f"by {100 * changed:+.0f} %" if changed < 2 else f"{1 + changed:.0f} times"
         yield (
             f"the program's pace changed {how} during the capture: "
-            f"{duration(halves[0].step_ns)} a step before the windows, "
-            f"{duration(halves[-1].step_ns)} after them"
+            f"{duration(before.step_ns)} a step before the windows, "
+            f"{duration(after.step_ns)} after them"
         )
 
 

@@ -184,6 +184,22 @@ class CallTree:
             node = int(self.parent[node])
         return chain
 
+    def innermost_at(self, thread: IntArray, ts: IntArray) -> IntArray:
+        """Innermost node at each moment (ns) of each thread, in the same order; -1 for none."""
+        segments = self.segments
+        result = np.full(ts.size, -1, dtype=np.int64)
+        for one in np.unique(thread):
+            low = int(np.searchsorted(segments.thread, one, side="left"))
+            high = int(np.searchsorted(segments.thread, one, side="right"))
+            if low == high:
+                continue
+            mine = np.flatnonzero(thread == one)
+            at = np.searchsorted(segments.start[low:high], ts[mine], side="right") - 1 + low
+            inside = (at >= low) & (segments.end[np.maximum(at, low)] >= ts[mine])
+            node = self.node_of[segments.row[np.maximum(at, low)]]
+            result[mine] = np.where(inside, node, -1)
+        return result
+
     @cached_property
     def segments(self) -> Segments:
         """The innermost event of each thread at each moment.

@@ -14,6 +14,24 @@ KEY = "kinetoscope"
 """Top-level key of the trace file."""
 
 
+_ENDED = 0.5
+"""Faults after the windows over those before, below which they ended by themselves."""
+
+
+class Half(msgspec.Struct, frozen=True):
+    """What was timed in one piece, before the windows or after them; all per step.
+
+    `minor_faults` are page faults of the thread that makes the steps, `system_cpu_ns` what that
+    thread spent in the kernel; None where the system does not count them.
+    """
+
+    steps: int
+    step_ns: int
+    process_cpu_ns: int = 0
+    minor_faults: int | None = None
+    system_cpu_ns: int | None = None
+
+
 class Baseline(msgspec.Struct, frozen=True):
     """Steps without a profiler; `low_ns` to `high_ns` is their own spread.
 
@@ -25,6 +43,19 @@ class Baseline(msgspec.Struct, frozen=True):
     low_ns: int
     high_ns: int
     process_cpu_ns: int = 0
+    halves: list[Half] = []
+
+    @property
+    def ended_faults_ns(self) -> int:
+        """What page faults cost a step that ended while it was recorded, ns; 0 without any.
+
+        The stated step time has them, and part of the trace or all of it has not.
+        """
+        if len(self.halves) < 2:
+            return 0
+        before, after = self.halves[0], self.halves[-1]
+        ended = (after.minor_faults or 0) < _ENDED * (before.minor_faults or 0)
+        return max(before.step_ns - after.step_ns, 0) if ended else 0
 
 
 class Recorded(msgspec.Struct, frozen=True):

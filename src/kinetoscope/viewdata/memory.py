@@ -105,7 +105,7 @@ def _holders(analysis: Analysis, alive: _Alive) -> tuple[Holder, ...]:
     if alive.ts.size == 0:
         return ()
     trace, tree = analysis.trace, analysis.trace.tree
-    node = _innermost(analysis, alive)
+    node = tree.innermost_at(alive.thread, alive.ts)
     if not (node >= 0).any():
         return ()
     source = np.where(node >= 0, trace.links.source_node[np.maximum(node, 0)], -1)
@@ -155,21 +155,3 @@ def _categories(analysis: Analysis, node: IntArray) -> tuple[IntArray, dict[int,
     if not (tree.kind == Kind.MODULE).any():
         result[result == 3] = 4
     return result, {**_WORDS, 4: "forward pass and everything else (modules were not recorded)"}
-
-
-def _innermost(analysis: Analysis, alive: _Alive) -> IntArray:
-    """Call-tree node at the moment of each allocation, on its thread; -1: none."""
-    tree = analysis.trace.tree
-    segments = tree.segments
-    result = np.full(alive.ts.size, -1, dtype=np.int64)
-    for thread in np.unique(alive.thread):
-        low = int(np.searchsorted(segments.thread, thread, side="left"))
-        high = int(np.searchsorted(segments.thread, thread, side="right"))
-        if low == high:
-            continue
-        mine = np.flatnonzero(alive.thread == thread)
-        i = np.searchsorted(segments.start[low:high], alive.ts[mine], side="right") - 1 + low
-        inside = (i >= low) & (segments.end[np.maximum(i, low)] >= alive.ts[mine])
-        node = tree.node_of[segments.row[np.maximum(i, low)]]
-        result[mine] = np.where(inside, node, -1)
-    return result
