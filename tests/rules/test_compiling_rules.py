@@ -171,3 +171,26 @@ def _two_functions(inside: str) -> TraceBuilder:
 def test_what_runs_compiled_is_no_part_of_what_was_given_up(inside: str, ops: int) -> None:
     (hit,) = RULES["FW534"].run(Analysis(_two_functions(inside).read())).hits
     assert {e.name: e.value for e in hit.evidence}["eager_operators_per_step"] == ops
+
+
+@pytest.mark.parametrize(
+    ("runs", "fires"),
+    [("<eval_with_key>.5(4): forward", True), ("## Call CompiledFxGraph f1 ##", False)],
+)
+def test_a_backend_that_runs_the_graph_as_it_is_compiles_nothing(runs: str, fires: bool) -> None:
+    t = TraceBuilder()
+    for step in range(4):
+        at = step * STEP_US
+        t.step(at, STEP_US)
+        t.python(FRAME, at + 10, 3_900)
+        t.op("Torch-Compiled Region: 0/0", at + 20, 3_800)
+        t.op("CompiledFunction", at + 30, 3_700)
+        getattr(t, "python" if fires else "op")(runs, at + 40, 3_600)
+        for k in range(50):
+            here = at + 50 + 70 * k
+            t.kernel("add", here + 15, 4, launch_at=here + 10, op="aten::add", dims=[[64, 64]])
+    hits = RULES["FW534"].run(Analysis(t.read())).hits
+    assert len(hits) == fires
+    for hit in hits:
+        assert {e.name: e.value for e in hit.evidence}["eager_operators_per_step"] == 50
+        assert "default backend" in hit.fix.summary

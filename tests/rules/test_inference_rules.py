@@ -173,6 +173,51 @@ def test_a_sampler_is_no_queue_whatever_its_model_reads_first(
     assert run("IN603", t, step_us=4_000).status == status
 
 
+@pytest.mark.parametrize(("takes", "status"), [(True, "fired"), (False, "silent")])
+def test_a_model_that_adds_its_input_may_have_a_queue(takes: bool, status: str) -> None:
+    """`x + net(x)` for each image of a batch, or for the last answer as a simulation does."""
+    t = TraceBuilder()
+    image = [1, 3, 64, 64]
+    for step in range(4):
+        at = step * 4_000
+        t.step(at, 4_000)
+        t.python("clean.py(7): clean", at + 1, 3_990)
+        for i in range(8):
+            begin = at + 10 + i * 490
+            if takes:
+                t.op("aten::unsqueeze", begin, 8, dims=[image[1:], []])
+            t.module("Cleaner_0", begin + 10, 400)
+            for k in range(3):
+                here = begin + 20 + 110 * k
+                t.op("aten::conv2d", here, 90, dims=[image, [3, 3, 3, 3], [3]])
+                t.kernel("conv", here + 60, 5, launch_at=here + 20)
+            t.op("aten::add", begin + 360, 20, dims=[image, image])
+            t.kernel("add", begin + 370, 3, launch_at=begin + 365)
+    assert run("IN603", t, step_us=4_000).status == status
+
+
+@pytest.mark.parametrize(("zeros", "status"), [(True, "fired"), (False, "silent")])
+def test_parts_of_a_stream_wait_for_the_state_before(zeros: bool, status: str) -> None:
+    """A recurrent layer without a state makes one of zeros; else it has that of the last call."""
+    t = TraceBuilder()
+    for step in range(4):
+        at = step * 4_000
+        t.step(at, 4_000)
+        t.python("listen.py(7): listen", at + 1, 3_990)
+        for i in range(8):
+            begin = at + 10 + i * 490
+            t.module("Listener_0", begin, 400)
+            if zeros:
+                t.op("aten::zeros", begin + 5, 20)
+            t.op("aten::lstm", begin + 30, 100, dims=[[1, 20, 64], [], [], [], [], [], [], [], []])
+            t.kernel("lstm", begin + 90, 5, launch_at=begin + 60)
+            for k in range(2):
+                here = begin + 140 + 100 * k
+                t.op("aten::linear", here, 80, dims=[[1, 20, 64], [64, 64], [64]])
+                t.kernel("gemm", here + 50, 5, launch_at=here + 20)
+    assert run("IN603", t, step_us=4_000).status == status
+
+
 def test_one_request_a_step_is_a_hint_only() -> None:
     t = TraceBuilder()
     for step in range(6):

@@ -25,7 +25,7 @@ ABSORBS: tuple[tuple[str, tuple[str, ...], float], ...] = (
     ("FW512", ("FW510", "FW513", "FW515", "FW501", "FW502", "FW516", "CP212"), 0.3),
     ("FW512", ("FW517", "FW522"), 0.3),
     ("FW512", ("FW511",), _ALWAYS),
-    ("FW534", ("FW501", "FW503", "FW510"), 0.3),
+    ("FW534", ("FW501", "FW502", "FW503", "FW510", "FW513"), 0.3),
     # Compiling it is no advice for what is compiled and runs eagerly.
     ("FW534", ("CP212", "CP219", "MM311", "MM312"), _OVERLAP),
     ("FW510", ("CP212", "MM311"), _OVERLAP),

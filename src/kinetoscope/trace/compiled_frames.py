@@ -12,6 +12,8 @@ _DYNAMO_GLUE = (_DYNAMO_LOOKUP, "Pregraph bytecode", "AOTDispatcher Runtime Wrap
 
 _COMPILED = ("Torch-Compiled Region", "CompiledF", "## Call CompiledFxGraph", "triton_")
 
+_INDUCTOR = ("## Call CompiledFxGraph", "triton_")
+
 _RESUME = re.compile(r"torch_dynamo_resume_in_(?P<function>.+)_at_(?P<line>\d+)$")
 
 _COMPILE_ID = re.compile(r"compile_id=(\d+)/(\d+)")
@@ -71,3 +73,13 @@ def is_compiled_code(name: str) -> bool:
     with stacks the module that Inductor or torch.fx wrote.
     """
     return name.startswith(_COMPILED) or "/torchinductor_" in name or "<eval_with_key>" in name
+
+
+def is_inductor_code(name: str) -> bool:
+    """Code that Inductor made runs: its graph, one of its kernels, or a module that it wrote."""
+    return name.startswith(_INDUCTOR) or "/torchinductor_" in name
+
+
+def is_graph_interpreter(name: str) -> bool:
+    """The function that torch.fx writes for a graph: it calls the graph's operators one by one."""
+    return "<eval_with_key>" in name

@@ -2,7 +2,8 @@
 
 ## What it finds
 Inside the calls of a `torch.compile`d function there are plain operators and no compiled code at
-all: Dynamo has given the function up, whatever becomes of others.
+all: Dynamo has given the function up, whatever becomes of others. Or there is a graph, and its
+backend runs that as it is (`backend="eager"`, `"aot_eager"`).
 
 ## Why it matters
 The program pays for guards and wrappers and gets nothing: every operator costs the host as much as
@@ -13,7 +14,8 @@ whole function, and after too many recompilations it falls back to eager code.
 ## How to fix it
 `torch.compile(model, fullgraph=True)` shows the reason as an error. Usually it is an `.item()`, a
 `print` or an `if` on a tensor inside a `for` loop: move it out of the loop, or write it with
-tensors (`torch.where`). `TORCH_LOGS=graph_breaks,recompiles` names the line.
+tensors (`torch.where`). `TORCH_LOGS=graph_breaks,recompiles` names the line. Backends for debugging
+go back to the default one, which fuses.
 
 ## Limits
 `torch.compiler.disable` and `set_stance("force_eager")` do this on purpose. How much faster the
@@ -24,8 +26,8 @@ wide. "Compile it" is no advice here, so CP212 leaves these chains to this findi
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -41,7 +43,12 @@ from kinetoscope.rules.api import Example, Hit, Options, Rule
 from kinetoscope.rules.framework._fallback import backward_of, saved_by_compiling
 from kinetoscope.rules.framework._waiting import avoidable
 from kinetoscope.trace.calltree import nearest
-from kinetoscope.trace.compiled_frames import is_compiled_code, is_dynamo_wrapper
+from kinetoscope.trace.compiled_frames import (
+    is_compiled_code,
+    is_dynamo_wrapper,
+    is_graph_interpreter,
+    is_inductor_code,
+)
 from kinetoscope.trace.frames import is_compile_frame
 from kinetoscope.trace.kinds import Kind
 from kinetoscope.trace.trace import IntArray
@@ -53,6 +60,20 @@ if TYPE_CHECKING:
 _URL = (
     "https://docs.pytorch.org/docs/main/user_guide/torch_compiler/compile/"
     "programming_model.fullgraph_true.html"
+)
+
+
+_GIVEN_UP = Fix(
+    summary="Compile with fullgraph=True to see why Dynamo gave the function up; most often a read "
+    "or a print inside a loop.",
+    snippet="model = torch.compile(model, fullgraph=True)",
+    reference=_URL,
+)
+_BACKEND = Fix(
+    summary="Compile with the default backend: `eager` and `aot_eager` are there for debugging and "
+    "run the graph operator by operator.",
+    snippet="model = torch.compile(model)  # not backend='aot_eager'",
+    reference="https://docs.pytorch.org/docs/stable/torch.compiler.html",
 )
 
 
@@ -69,36 +90,47 @@ class Thresholds(Options, frozen=True):
 
 
 def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
-    """Look for wrappers with operators and without regions; replay them as compiled code."""
-    wrappers, ops = _eager_calls(analysis)
-    if wrappers.size == 0 or ops.size < options.min_ops * wrappers.size:
-        return
-    inside = clip(analysis.extent(wrappers), *analysis.times.host_window)
-    kernels = _launched(analysis, wrappers)
+    """Look for wrappers with operators that nothing fuses; replay them as compiled code."""
+    for calls in _eager_calls(analysis):
+        if calls.wrappers.size and calls.ops.size >= options.min_ops * calls.wrappers.size:
+            yield _hit(analysis, calls, options)
+
+
+@dataclass(frozen=True)
+class _Calls:
+    """Outermost wrappers in the steady steps, and the operators that Python calls in them.
+
+    `interpreted`: Dynamo made a graph of the function, and its backend runs that as it is.
+    """
+
+    wrappers: IntArray
+    ops: IntArray
+    interpreted: bool
+
+
+def _hit(analysis: Analysis, calls: _Calls, options: Thresholds) -> Hit:
+    inside = clip(analysis.extent(calls.wrappers), *analysis.times.host_window)
+    kernels = _launched(analysis, calls.wrappers)
     device = analysis.extent(analysis.get(device_ops).rows[kernels])
     waits = _waits(analysis, inside)
     steps = analysis.steps_on_host
     device_ns = measure(device) // steps
-    yield Hit(
+    how = "a graph that nothing fuses" if calls.interpreted else "no compiled region"
+    return Hit(
         message=(
-            f"A compiled function runs eagerly: its {wrappers.size / steps:,.0f} calls a step "
-            f"issue {ops.size / steps:,.0f} plain operators and no compiled region, "
+            f"A compiled function runs eagerly: its {calls.wrappers.size / steps:,.0f} calls a "
+            f"step issue {calls.ops.size / steps:,.0f} plain operators and {how}, "
             f"{duration(measure(inside) // steps)} of host time."
         ),
         evidence=(
-            Evidence("eager_operators_per_step", round(ops.size / steps, 1), "count"),
-            Evidence("compiled_regions", 0, "count"),
+            Evidence("eager_operators_per_step", round(calls.ops.size / steps, 1), "count"),
+            *(() if calls.interpreted else (Evidence("compiled_regions", 0, "count"),)),
             Evidence("host_time", measure(inside) // steps, "ns"),
             *((Evidence("device_time", device_ns, "ns"),) if device_ns else ()),
         ),
-        locations=_places(analysis, ops, waits.op),
-        fix=Fix(
-            summary="Compile with fullgraph=True to see why Dynamo gave the function up; most "
-            "often a read or a print inside a loop.",
-            snippet="model = torch.compile(model, fullgraph=True)",
-            reference=_URL,
-        ),
-        gain=analysis.gain(*_changes(analysis, (wrappers, ops), kernels, waits.calls, options)),
+        locations=_places(analysis, calls.ops, waits.op),
+        fix=_BACKEND if calls.interpreted else _GIVEN_UP,
+        gain=analysis.gain(*_changes(analysis, calls, kernels, waits.calls, options)),
         confidence=0.9,
         claims=merge(inside, device),
         at_least="medium",
@@ -107,7 +139,7 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
 
 def _changes(
     analysis: Analysis,
-    eager: tuple[IntArray, IntArray],
+    calls: _Calls,
     kernels: Flags,
     waits: IntArray,
     options: Thresholds,
@@ -116,8 +148,7 @@ def _changes(
 
     At the cautious end no wait goes away, but a part of the host time.
     """
-    wrappers, ops = eager
-    whole = merge(analysis.extent(wrappers), backward_of(analysis, ops))
+    whole = merge(analysis.extent(calls.wrappers), backward_of(analysis, calls.wrappers))
     launching = intersect(whole, analysis.host_time.launching)
     work = analysis.get(device_ops)
     chains = pointwise_chains(work, moves=True)
@@ -126,7 +157,7 @@ def _changes(
     left = np.setdiff1d(work.call[kernels], gone).size
     # The price of a compiled call is one without the profiler.
     unprofiled = measure(launching) * analysis.step_time.mid / max(analysis.step_ns, 1)
-    saved = saved_by_compiling(unprofiled, wrappers.size, left)
+    saved = saved_by_compiling(unprofiled, calls.wrappers.size, left)
     return (
         replace(low, host_cut=launching, host_cut_factor=options.cautious),
         replace(mid, host_cut=launching, host_cut_factor=saved, unblock=waits),
@@ -162,31 +193,40 @@ def _launched(analysis: Analysis, wrappers: IntArray) -> Flags:
     return np.asarray((work.anchor >= 0) & inside[np.maximum(work.anchor, 0)])
 
 
-def _eager_calls(analysis: Analysis) -> tuple[IntArray, IntArray]:
-    """Rows of the outermost wrappers without compiled code inside, and of their outer operators.
+def _eager_calls(analysis: Analysis) -> Iterator[_Calls]:
+    """Calls of functions that Dynamo gave up, and of those whose backend fuses nothing.
 
-    In the steady steps; nothing where a compiler was at work, as the code is not ready then.
+    Nothing where a compiler was at work, as the code is not ready then.
     """
     trace, tree = analysis.trace, analysis.trace.tree
-    none = np.empty(0, dtype=np.int64)
     flags = trace.name_flags(is_dynamo_wrapper)
     if not flags.any() or analysis.in_steps(analysis.rows(Kind.COMPILE)).size:
-        return none, none
+        return
     if any(is_compile_frame(name) for name in trace.names):
-        return none, none
+        return
     names = trace.column("name_id")[tree.rows]
     wrapper = nearest(flags[names] & np.isin(tree.kind, (Kind.PYTHON, Kind.MODULE)), tree.parent)
     above = np.where(tree.parent >= 0, wrapper[np.maximum(tree.parent, 0)], -1)
-    eager = (wrapper == np.arange(wrapper.size)) & (above < 0)
-    outer = nearest(eager, tree.parent)
-    compiled = outer[trace.name_flags(is_compiled_code)[names]]
-    eager[compiled[compiled >= 0]] = False
-    aten = trace.name_flags(lambda n: n.startswith("aten::"))
-    direct = tree.outer_ops & aten[names] & (outer >= 0) & eager[np.maximum(outer, 0)]
-    return (
-        analysis.in_steps(np.sort(tree.rows[eager])),
-        analysis.in_steps(np.sort(tree.rows[direct])),
-    )
+    outermost = (wrapper == np.arange(wrapper.size)) & (above < 0)
+    outer = nearest(outermost, tree.parent)
+
+    def holding(test: Callable[[str], bool]) -> Flags:
+        mine = outer[trace.name_flags(test)[names]]
+        return np.isin(np.arange(outer.size), mine[mine >= 0])
+
+    fused, graph = holding(is_inductor_code), holding(is_graph_interpreter)
+    aten = trace.name_flags(lambda n: n.startswith("aten::"))[names]
+    around = np.where(tree.parent >= 0, tree.op[np.maximum(tree.parent, 0)], -1)
+    direct = aten & (tree.kind == Kind.CPU_OP) & ((around < 0) | ~aten[around]) & (outer >= 0)
+    for interpreted, eager in (
+        (False, outermost & ~holding(is_compiled_code)),
+        (True, outermost & graph & ~fused),
+    ):
+        yield _Calls(
+            analysis.in_steps(np.sort(tree.rows[eager])),
+            analysis.in_steps(np.sort(tree.rows[direct & eager[np.maximum(outer, 0)]])),
+            interpreted,
+        )
 
 
 def _places(analysis: Analysis, ops: IntArray, waits: IntArray) -> tuple[Location, ...]:

@@ -25,19 +25,59 @@ def feeds_itself(trace: Trace, queue: Loop) -> bool:
     tree = trace.tree
     if queue.repeats < 2:
         return False
+    if _keeps_state(trace, queue):
+        return True
     first = _products(trace, queue.thread, int(queue.starts[0]), int(queue.starts[1]))
     later = _products(trace, queue.thread, int(queue.starts[1]), int(queue.end))
     if not first or not later:
         return False
     fed = _input_of(trace, *first[0])
-    low, high = tree.end[first[-1][0]], tree.start[later[0][0]]
-    ops = called(trace, queue.thread, int(low), int(high))
-    ops = [n for n in ops if tree.start[n] >= low and not _shrinks(trace, n)]
+    ops = _between(trace, queue, int(tree.end[first[-1][0]]), int(tree.start[later[0][0]]))
+    ops = [n for n in ops if not _shrinks(trace, n)]
     read = [_shapes(trace, n) for n in ops]
     if fed and any(fed in shapes for shapes in read):
         return True
     others = _other_inputs(trace, first)
     return any(shapes.count(shape) >= 2 for shapes in read for shape in others)
+
+
+_TAKES = frozenset("select slice narrow unsqueeze unbind index index_select to copy_".split())
+"""What makes a request out of a tensor with many of them, or brings one to the device."""
+
+
+def _between(trace: Trace, queue: Loop, low: int, high: int) -> list[int]:
+    """Operators between the last product of the first call and the first one of the second.
+
+    Where the calls are those of a module, what the second one does itself is left out, and also
+    what the first one does, if something takes the next request before the second one.
+    """
+    tree = trace.tree
+    call = int(queue.nodes[0])
+    module = tree.kind[call] == Kind.MODULE
+    ops = called(trace, queue.thread, low, int(queue.starts[1]) if module else high)
+    ops = [n for n in ops if tree.start[n] >= low]
+    after = [n for n in ops if tree.start[n] >= tree.end[call]]
+    taken = module and any(_op_name(trace, n) in _TAKES for n in after)
+    return after if taken else ops
+
+
+_RECURRENT = frozenset({"lstm", "gru", "rnn_tanh", "rnn_relu", "lstm_cell", "gru_cell"})
+_NEW_STATE = frozenset({"zeros", "new_zeros", "zeros_like", "full"})
+
+
+def _keeps_state(trace: Trace, queue: Loop) -> bool:
+    """Does a recurrent layer go on from a state that the call before left?
+
+    A layer that is given no state makes one of zeros, in each call.
+    """
+    ops = called(trace, queue.thread, int(queue.starts[0]), int(queue.starts[1]))
+    names = [_op_name(trace, node) for node in ops]
+    recurrent = next((i for i, name in enumerate(names) if name in _RECURRENT), -1)
+    return recurrent >= 0 and not _NEW_STATE & set(names[:recurrent])
+
+
+def _op_name(trace: Trace, node: int) -> str:
+    return short_name(trace.names[trace.column("name_id")[trace.tree.rows[node]]])
 
 
 def _input_of(trace: Trace, node: int, position: int) -> Shape:
@@ -81,17 +121,13 @@ def _may_make(product: bool, tensors: list[Shape], shape: Shape) -> bool:
 
 def _shrinks(trace: Trace, node: int) -> bool:
     """Is the result of an operator smaller than what it works on?"""
-    name = short_name(trace.names[trace.column("name_id")[trace.tree.rows[node]]])
+    name = _op_name(trace, node)
     return name == "select" or op_family(name) == Family.REDUCTION
 
 
 def _products(trace: Trace, thread: int, low: int, high: int) -> list[tuple[int, int]]:
     """Nodes of the products that Python called in this time, with their input's position."""
-    names, name_id = trace.names, trace.column("name_id")
-    found = (
-        (n, short_name(names[name_id[trace.tree.rows[n]]]))
-        for n in called(trace, thread, low, high)
-    )
+    found = ((n, _op_name(trace, n)) for n in called(trace, thread, low, high))
     return [(n, PRODUCTS[name]) for n, name in found if name in PRODUCTS]
 
 

@@ -19,7 +19,8 @@ With a single client, or a latency target that leaves no time to wait, there is 
 then capture the model in a CUDA graph instead. Where a step holds one request, the recording does
 not show whether more of them wait, as with a robot's controller none do: there this is a hint, and
 what makes that one request slow (FW501) comes first. Calls whose input is made from the last
-answer (tokens of a sequence, steps of a sampler or a simulation) are no queue.
+answer (tokens of a sequence, steps of a sampler or a simulation), or that go on from the state of
+the last one (a recurrent layer on a stream), are no queue.
 """
 
 from __future__ import annotations
@@ -117,7 +118,8 @@ def _hit(analysis: Analysis, found: _Requests, gain: Gain, known: int, queue: bo
         ),
         locations=loop_places(analysis, found.queues),
         fix=Fix(
-            summary="Collect waiting requests and run them as one batch.",
+            summary="Collect waiting requests and run them as one batch, where none needs the "
+            "answer of another.",
             snippet="answers = model(torch.cat(requests))",
             reference=_BATCHER,
         ),
