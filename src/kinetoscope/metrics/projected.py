@@ -20,7 +20,7 @@ from kinetoscope.trace.kinds import Family, Kind
 from kinetoscope.trace.op_names import op_rows
 from kinetoscope.trace.trace import IntArray, Trace
 
-__all__ = ["MIN_ROUNDS", "Projected", "projected_again"]
+__all__ = ["MIN_ROUNDS", "Projected", "may_make", "projected_again"]
 
 MIN_ROUNDS = 5
 """Tokens chosen one after another within a step; fewer may be answers to single requests."""
@@ -140,14 +140,14 @@ def _unchanged(
     prepared = np.flatnonzero(inside & own).tolist()
     for group in work.groups(np.flatnonzero(inside & ~own)):
         args = args_of(work.trace, int(work.op[group[0]]))
-        if _may_make(work, group, args, inputs):
+        if may_make(work, group, args, inputs):
             if not _repeats(work, group, args, inputs):
                 return None
             prepared += group.tolist()
     return np.sort(np.array(prepared, dtype=np.int64))
 
 
-def _may_make(work: DeviceOps, group: IntArray, args: Args, inputs: frozenset[int]) -> bool:
+def may_make(work: DeviceOps, group: IntArray, args: Args, inputs: frozenset[int]) -> bool:
     """May the operator's result have as many elements as one of these inputs?"""
     families, name = set(work.family[group].tolist()), work.op_name(int(group[0]))
     sizes = [prod(args.shape(i)) for i in args.tensors()]
