@@ -96,6 +96,24 @@ def test_batch_statistics_in_serving_are_an_error() -> None:
     assert hit.at_least == "medium"
 
 
+def test_on_a_cpu_statistics_are_most_of_a_long_batch_norm() -> None:
+    """Steps of 10 ms with a norm of 4 ms and ten of 0.05 ms, of each of which the call stays."""
+    t = TraceBuilder(device=None)
+    values = ["", "", "", "", "", "True", "0.1", "1e-05", "True"]
+    dims = [[4, 64, 8, 8], [64], [64], [64], [64], [], [], [], []]
+    for step in range(4):
+        at = step * 10_000
+        t.step(at, 10_000)
+        t.op("aten::batch_norm", at + 200, 4_000, dims=dims, concrete=values)
+        for i in range(10):
+            t.op("aten::batch_norm", at + 4_300 + 60 * i, 50, dims=dims, concrete=values)
+        t.op("aten::mm", at + 5_000, 4_900, dims=[[64, 64], [64, 64]])
+    gain = run("IN611", t, step_us=10_000).hits[0].gain
+    left = [10 - 4 * long - 0.5 * short for long, short in ((0.4, 0), (0.85, 0.4), (0.95, 0.75))]
+    wanted = [10 / ms for ms in left]
+    assert [gain.low, gain.mid, gain.high] == pytest.approx(wanted, rel=0.01)
+
+
 def test_moved_weights_gain_their_copies() -> None:
     hit = hit_of_example("IN620", step_us=4_000)
     values = {e.name: e.value for e in hit.evidence}

@@ -61,6 +61,23 @@ def test_a_loader_in_the_main_process_gains_what_it_takes() -> None:
     assert "num_workers=3" in outcome.hits[0].fix.snippet  # 6 / 4 rounded up, plus one
 
 
+@pytest.mark.parametrize(
+    ("samples", "each", "told"),
+    [(300, 15, True), (30, 150, False), (300, 1, False), (220, 25, True)],
+)
+def test_many_short_samples_are_better_read_by_one_index(
+    samples: int, each: int, told: bool
+) -> None:
+    """Batches that take 6 ms: 4.5 or 5.5 ms of it in short calls, few longer ones, or 0.3 ms."""
+    t = loader_program(6_000, 4_000)
+    for step in range(5):
+        for i in range(samples):
+            t.python("data.py(10): __getitem__", step * 10_000 + 100 + i * each, each)
+    fix = run("DL101", t).hits[0].fix
+    assert ("one index" in fix.summary) is told
+    assert ("__getitems__" in fix.snippet) is told
+
+
 def test_a_loader_hidden_behind_the_device_is_no_finding() -> None:
     t = TraceBuilder()
     for step in range(5):

@@ -24,8 +24,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from kinetoscope.analysis import Analysis
-from kinetoscope.metrics.intervals import measure
+from kinetoscope.metrics.intervals import Coverage, Intervals, measure
 from kinetoscope.replay import Change
 from kinetoscope.result import Evidence, Fix, Location
 from kinetoscope.rules.api import Example, Hit, Options, Rule
@@ -63,6 +65,12 @@ class Thresholds(Options, frozen=True):
     most_workers: int = 16
     """Most workers to propose; the number that hides loading behind the rest of the step is
     loading time / rest, rounded up, plus one."""
+    many_samples: int = 200
+    """Samples of a batch from which on reading them one by one is worth a word."""
+    short_sample_ns: int = 200_000
+    """A sample that takes longer, as recorded, is work and not a call."""
+    mostly: float = 0.4
+    """Part of the loading time that those calls take."""
 
 
 def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
@@ -87,14 +95,7 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
             Evidence("rest_of_the_step", rest, "ns", "derived"),
         ),
         locations=_places(analysis, rows),
-        fix=Fix(
-            summary=f"Load batches in {workers} worker processes and keep them alive between "
-            "epochs.",
-            snippet=loader_call(
-                analysis, "...", f"num_workers={workers}", "persistent_workers=True"
-            ),
-            reference="https://docs.pytorch.org/docs/stable/data.html#multi-process-data-loading",
-        ),
+        fix=_fix(analysis, loading, workers, options),
         gain=analysis.gain(
             Change(host_cut=loading, host_cut_factor=_CAUTIOUS),
             Change(host_cut=loading, extra_host_ns=_HANDOVER_NS),
@@ -102,6 +103,34 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
         ),
         confidence=0.9,
         claims=loading,
+    )
+
+
+def _fix(analysis: Analysis, loading: Intervals, workers: int, options: Thresholds) -> Fix:
+    summary = f"Load batches in {workers} worker processes and keep them alive between epochs."
+    snippet = loader_call(analysis, "...", f"num_workers={workers}", "persistent_workers=True")
+    if _row_by_row(analysis, loading, options):
+        summary += " If the data lie in memory, read a batch by one index instead: each sample "
+        summary += "is a short call of Python."
+        snippet += "\n# or: DataLoader(..., collate_fn=lambda batch: batch) and, in the data set,\n"
+        snippet += "def __getitems__(self, indices):\n    return self.x[indices], self.y[indices]"
+    return Fix(
+        summary=summary,
+        snippet=snippet,
+        reference="https://docs.pytorch.org/docs/stable/data.html#multi-process-data-loading",
+    )
+
+
+def _row_by_row(analysis: Analysis, loading: Intervals, options: Thresholds) -> bool:
+    """Is the loading mostly many short calls of the data set's `__getitem__`?"""
+    samples = analysis.in_steps(analysis.matching(lambda name: name.endswith(": __getitem__")))
+    ts, dur = (analysis.trace.column(c)[samples] for c in ("ts_ns", "dur_ns"))
+    inside = Coverage(loading).between(ts, ts + dur)
+    inside = inside[inside > 0]
+    return bool(
+        inside.size >= options.many_samples * loading[0].size
+        and np.median(inside) < options.short_sample_ns
+        and inside.sum() >= options.mostly * measure(loading)
     )
 
 
