@@ -59,7 +59,8 @@ ABSORBS: tuple[tuple[str, tuple[str, ...], float], ...] = (
     ("DL105", ("DL107",), 0.3),
     ("DL108", ("DL101", "FW501", "FW517"), 0.3),
     # A loop over samples that lie on the host cannot be one call on the device.
-    ("DL113", ("FW506", "FW501", "FW517", "FW516", "DL104", "DL105", "DL107", "IN604"), 0.3),
+    ("DL113", ("FW506", "FW501", "FW517", "FW516", "DL105", "DL106", "DL107"), 0.3),
+    ("DL113", ("IN604",), 0.3),
     ("FW529", ("FW501", "FW503", "FW505", "FW517", "MM309"), 0.3),
     # What makes some steps long is why they vary; inputs of equal size would not change it.
     *((cause, ("PR908",), _OVERLAP) for cause in ("FW529", "DL103", "DL110", "FW511", "FW518")),
@@ -94,7 +95,7 @@ ABSORBS: tuple[tuple[str, tuple[str, ...], float], ...] = (
     ("MM317", ("MM310", "CP216", "CP204", "CP227", "FW508"), 0.5),
     ("MM318", ("CP222", "MM309", "CP204", "MM312"), 0.5),
     ("CP214", ("FW501", "FW502", "CP203", "CP205"), 0.5),
-    ("MM319", ("MM309", "DL105", "DL106", "DL107", "FW503"), 0.3),
+    ("MM319", ("MM309", "DL105", "DL106", "DL107", "DL113", "FW503"), 0.3),
     ("MM314", ("FW501", "FW517", "MM302"), 0.5),
     ("MM313", ("MM301", "MM304"), _ALWAYS),
     ("MM313", ("MM303", "MM302"), 0.3),
@@ -133,7 +134,8 @@ ABSORBS: tuple[tuple[str, tuple[str, ...], float], ...] = (
     ("IN613", ("MM302", "FW523", "FW514"), 0.3),
     ("IN614", ("FW503", "FW504"), 0.3),
     ("IN615", ("MM311",), 0.3),
-    ("IN620", ("DL105", "DL106", "DL107", "MM309", "FW503", "CP221", "FW525", "FW507"), 0.3),
+    ("IN620", ("DL105", "DL106", "DL107", "DL113", "MM309", "FW503", "CP221"), 0.3),
+    ("IN620", ("FW525", "FW507"), 0.3),
     ("IN622", ("CP204", "CP205", "CP213", "MM312"), 0.5),
     ("IN623", ("CP204", "CP205", "CP213", "MM312"), 0.5),
     ("IN602", ("FW501", "FW502", "IN603"), 0.3),

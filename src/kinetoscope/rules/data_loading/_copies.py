@@ -41,6 +41,11 @@ def from_pageable(copies: Transfers, speed: float) -> Mask:
     return np.asarray(named | ((copies.kind == CopyKind.H2D_UNKNOWN) & slow))
 
 
+def blocking(copies: Transfers) -> Mask:
+    """Copies that the host waits for: from pageable memory, or with a wait right after."""
+    return np.asarray((copies.kind == CopyKind.H2D_PAGEABLE) | (copies.sync >= 0))
+
+
 def blocking_calls(analysis: Analysis, copies: Transfers, which: Mask) -> IntArray:
     """Calls in which the host waits for these copies: the copy itself or the sync after it."""
     dur = analysis.trace.column("dur_ns")

@@ -2,7 +2,7 @@
 
 ## What it finds
 Ten or more copies to the device in each step, issued by one function, that are small: below 64 KiB,
-or carried over in less than half of the time that the host spends on the call.
+or waited for by the host, which spends more than twice the time of the transfer on each call.
 
 ## Why it matters
 A small copy costs the same few microseconds of host time and of latency as a large one, and from
@@ -36,7 +36,7 @@ from kinetoscope.metrics.transfers import Purpose, Transfers, extent_of, transfe
 from kinetoscope.replay import Change
 from kinetoscope.result import Evidence, Fix, Gain
 from kinetoscope.rules.api import Example, Hit, Options, Rule
-from kinetoscope.rules.data_loading._copies import Mask
+from kinetoscope.rules.data_loading._copies import Mask, blocking
 from kinetoscope.rules.data_loading._input import in_window, pinned_speed
 from kinetoscope.rules.framework._waiting import loop_bodies
 from kinetoscope.units import count, duration, size
@@ -116,7 +116,8 @@ def _small(analysis: Analysis, copies: Transfers, options: Thresholds) -> Mask:
     """Copies whose call costs more than their bytes do: constants of few bytes left out."""
     owner = np.maximum(np.where(copies.op >= 0, copies.op, copies.call), 0)
     host = analysis.trace.column("dur_ns")[owner] if owner.size else owner
-    quick = copies.of(Purpose.DATA) & (copies.ns < options.most_transfer * host)
+    quick = copies.of(Purpose.DATA) & blocking(copies)
+    quick &= copies.ns < options.most_transfer * host
     tiny = copies.of(Purpose.SMALL) & (copies.bytes >= options.min_bytes)
     return np.asarray(tiny | quick)
 

@@ -27,13 +27,12 @@ import numpy as np
 
 from kinetoscope.analysis import Analysis
 from kinetoscope.metrics.intervals import measure
-from kinetoscope.metrics.transfers import Purpose, Transfers, extent_of, transfers
+from kinetoscope.metrics.transfers import Purpose, extent_of, transfers
 from kinetoscope.replay import Change
 from kinetoscope.result import Evidence, Fix
 from kinetoscope.rules.api import Example, Hit, Options, Rule
-from kinetoscope.rules.data_loading._copies import Mask
+from kinetoscope.rules.data_loading._copies import blocking
 from kinetoscope.rules.data_loading._input import in_window
-from kinetoscope.trace.kinds import CopyKind
 from kinetoscope.units import count, duration, size
 
 if TYPE_CHECKING:
@@ -56,7 +55,7 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
     """Count small copies that block, and replay the steps without them."""
     copies = analysis.get(transfers)
     mine = in_window(analysis, copies) & copies.of(Purpose.SMALL) & copies.asked
-    mine &= _blocking(copies) & ~copies.made
+    mine &= blocking(copies) & ~copies.made
     each = int(mine.sum()) / analysis.steps_on_host
     if each < options.min_copies:
         return
@@ -97,11 +96,6 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
         claims=spent,
         at_most="medium",
     )
-
-
-def _blocking(copies: Transfers) -> Mask:
-    """Copies that the host waits for: from pageable memory, or with a wait right after."""
-    return np.asarray((copies.kind == CopyKind.H2D_PAGEABLE) | (copies.sync >= 0))
 
 
 def _constants(t: TraceBuilder, *, number: int, kind: str) -> None:
