@@ -21,6 +21,7 @@ def _training(
     launches: bool = True,
     steps: tuple[int, ...] = (0, 1, 2, 3),
     trained: bool = False,
+    layer: str = "Linear_0",
 ) -> TraceBuilder:
     """Steps of 2 ms: 1 ms of an encoder of names, then 0.9 ms of a layer for a batch of 96.
 
@@ -30,6 +31,7 @@ def _training(
         launches: that operator launches a kernel.
         steps: in which of four the encoder runs.
         trained: the encoder has a backward pass.
+        layer: what is trained.
     """
     t = TraceBuilder()
     for step in range(4):
@@ -47,7 +49,8 @@ def _training(
             seq = {"seq": 100 + step} if trained else {}
             t.op("aten::mm", at + 40, 12, dims=[[names[0] * 24, 64], [64, 64]], **seq)
             t.kernel("sm90_gemm", at + 140, 900, launch_at=at + 44)
-        t.module("Linear_0", at + 130, 50)
+        t.module("Model_0", at + 130, 50)
+        t.module(layer, at + 131, 45)
         t.op("aten::linear", at + 132, 40, dims=[[96, 64], [64, 64], [64]], seq=step + 1)
         t.kernel("sm90_gemm", at + 1_040, 300, launch_at=at + 140)
         t.backward("AddmmBackward0", at + 200, 60, seq=step + 1)
@@ -68,6 +71,7 @@ def _training(
         pytest.param(_training(names=[48, 24]), 0, id="one of two"),
         pytest.param(_training(names=[1, 24]), 0, id="a single row"),
         pytest.param(_training(trained=True), 0, id="it is trained"),
+        pytest.param(_training(layer="Encoder_0"), 0, id="what is trained, on other data"),
         pytest.param(_training(steps=(0, 2)), 0, id="not in each step"),
         pytest.param(_training(before=("aten::random_", [NAMES])), 0, id="drawn"),
         pytest.param(_training(before=("aten::copy_", [NAMES, NAMES, []])), 0, id="copied"),

@@ -60,6 +60,8 @@ def frozen_parts(work: DeviceOps, least_ns: int) -> tuple[FrozenPart, ...]:
     first = trained[np.unique(name[trained], return_index=True)[1]]
     batches = {shape[0] for n in first.tolist() if (shape := _input(trace, owner, n))}
     calls = _distinct(own)
+    inside = np.isin(owner, trained) & (trace.tree.kind == Kind.MODULE)
+    calls = calls[~np.isin(name[calls], name[inside])]  # an evaluation of what is trained
     found = []
     for kind in np.unique(name[calls]).tolist():
         part = _part(work, owner, own, calls[name[calls] == kind])
