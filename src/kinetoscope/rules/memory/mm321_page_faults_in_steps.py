@@ -193,6 +193,7 @@ RULE = Rule(
     check=check,
     options=Thresholds(),
     evidence="E",
+    remedies=("keep-freed-memory",),
     references=(_URL,),
     examples=(
         Example("2,900 faults a step that ended during the capture", _ended, fires=True),
