@@ -33,17 +33,15 @@ import numpy as np
 import numpy.typing as npt
 
 from kinetoscope.analysis import Analysis
-from kinetoscope.metrics.cost import kernel_costs
-from kinetoscope.metrics.cost_args import Args
 from kinetoscope.metrics.device_ops import DeviceOps, args_of
 from kinetoscope.replay import Change
 from kinetoscope.result import Evidence, Fix
 from kinetoscope.rules.api import Example, Hit, Options, Rule
+from kinetoscope.rules.compute._batch_norms import slow_batch_norms
 from kinetoscope.rules.compute._kernels import (
     busy_share,
     device_work,
     extent_of,
-    peaks,
     per_step_ns,
     places,
 )
@@ -82,7 +80,7 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
     if share < options.min_share:
         return
     spent = per_step_ns(analysis, rows)
-    norms, roof = _batch_norms(analysis, work)
+    norms, roof = slow_batch_norms(analysis, work)
     both = np.concatenate((layout, norms))
     dimensions, narrow = _convolved(analysis, work, layout)
 
@@ -172,42 +170,6 @@ def _convolved(
 
 _ALIGNED = 8
 """Channels that the matrix units' kernels take at least: fewer are padded, in either layout."""
-
-
-_BATCH_NORMS = (
-    "native_batch_norm",
-    "native_batch_norm_backward",
-    "_batch_norm_with_update",
-    "batch_norm_backward",
-)
-
-
-def _batch_norms(analysis: Analysis, work: DeviceOps) -> tuple[IntArray, npt.NDArray[np.float64]]:
-    """Batch norms of NCHW tensors, and the time of their traffic at full bandwidth.
-
-    Those give each channel one block of threads, so that a layer with few channels leaves most of
-    the device idle; the channels-last kernels do not.
-    """
-    device, costs = peaks(analysis), analysis.get(kernel_costs)
-    none = np.empty(0, dtype=np.int64), np.empty(0)
-    if device is None or costs.rows.size == 0:
-        return none
-    named = np.flatnonzero(work.named(*_BATCH_NORMS))
-    mine = [g for g in work.groups(named) if _is_nchw(args_of(analysis.trace, int(work.op[g[0]])))]
-    if not mine:
-        return none
-    index = np.concatenate(mine)
-    at = np.minimum(np.searchsorted(costs.rows, work.rows[index]), costs.rows.size - 1)
-    known = (costs.rows[at] == work.rows[index]) & (costs.bytes[at] >= 0)
-    return index[known], costs.bytes[at[known]] / device.achievable_bytes_per_ns
-
-
-def _is_nchw(args: Args) -> bool:
-    shape = args.dims[0] if args.dims else []
-    strides = args.strides[0] if args.strides else []
-    if not (isinstance(shape, list) and isinstance(strides, list)):
-        return False
-    return len(shape) >= 4 and len(strides) == len(shape) and strides[1] != 1
 
 
 def _network(t: TraceBuilder, layout_us: float) -> None:

@@ -34,6 +34,7 @@ from kinetoscope.replay import Change
 from kinetoscope.result import Evidence, Fix
 from kinetoscope.rules._memory_order import between_formats, in_mixed_order
 from kinetoscope.rules.api import Example, Hit, Options, Rule
+from kinetoscope.rules.compute._batch_norms import slow_batch_norms
 from kinetoscope.rules.compute._kernels import (
     busy_share,
     device_work,
@@ -53,6 +54,7 @@ from kinetoscope.units import duration, percent
 if TYPE_CHECKING:
     from kinetoscope.testing import TraceBuilder
 
+_MIXED = "time_with_operands_in_both_formats"
 _MAKERS = frozenset({"contiguous", "reshape", "flatten", "clone", "_reshape_copy", "_unsafe_view"})
 
 
@@ -64,10 +66,12 @@ class Thresholds(Options, frozen=True):
     removed: tuple[float, float, float] = (0.5, 0.8, 1.0)
     """Part of the copies that reordering removes."""
     mixed: tuple[float, float, float] = (0.0, 0.8, 1.0)
-    """Part of the time that pointwise kernels lose to operands in both formats which goes with the
-    copies: at the cautious end only the copies go."""
+    """Part of the time that pointwise kernels lose to operands in both formats, and batch norms to
+    channels-first tensors, which goes with the copies: at the cautious end only the copies go."""
     reached: float = 0.65
     """Share of the bandwidth that a pointwise kernel reaches when its operands agree (MM312)."""
+    norm_over_roof: float = 2.2
+    """Time of channels-last batch norm over that of its traffic at full bandwidth (CP208)."""
 
 
 def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
@@ -87,7 +91,8 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
     none = rows[:0]
     images = _are_images(analysis.trace, work, copies)
     mixed, agreed = _mixed(analysis, work, copies, options.reached) if images else (none, none)
-    lost = analysis.trace.column("dur_ns")[mixed] - agreed
+    slower, agreed = _with_norms(analysis, work, mixed, agreed, options) if images else (none, none)
+    lost = analysis.trace.column("dur_ns")[slower] - agreed
     yield Hit(
         message=(
             f"Copies that only change the memory layout take {duration(spent)} a step, "
@@ -97,7 +102,7 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
             Evidence("copy_time", spent, "ns"),
             Evidence("busy_share", round(min(share, 1.0), 4), "ratio", "derived"),
             Evidence("copies_per_step", analysis.in_window(rows).size // analysis.steps, "count"),
-            *(_mixed_evidence(analysis, mixed) if mixed.size else ()),
+            *([Evidence(_MIXED, per_step_ns(analysis, mixed), "ns")] if mixed.size else ()),
         ),
         locations=places(analysis, rows, calls=("contiguous", "reshape", "flatten", "clone")),
         fix=_fix(usual, images=images),
@@ -105,7 +110,7 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
             *(
                 Change(
                     durations=(
-                        np.concatenate((rows, mixed)),
+                        np.concatenate((rows, slower)),
                         np.concatenate(
                             (work.ns[copies] * (1 - part), agreed + lost * (1 - agrees))
                         ).astype(np.int64),
@@ -168,8 +173,13 @@ def _mixed(
     return rows, shrunk(analysis.trace.column("dur_ns")[rows], moved)
 
 
-def _mixed_evidence(analysis: Analysis, mixed: IntArray) -> tuple[Evidence, ...]:
-    return (Evidence("time_with_operands_in_both_formats", per_step_ns(analysis, mixed), "ns"),)
+def _with_norms(
+    analysis: Analysis, work: DeviceOps, mixed: IntArray, agreed: IntArray, options: Thresholds
+) -> tuple[IntArray, IntArray]:
+    """These kernels and the batch norms of channels-first tensors, and their times afterwards."""
+    norms, roof = slow_batch_norms(analysis, work)
+    new = np.minimum(work.ns[norms], options.norm_over_roof * roof).astype(np.int64)
+    return np.concatenate((mixed, work.rows[norms])), np.concatenate((agreed, new))
 
 
 def _makers(trace: Trace) -> IntArray:
