@@ -310,6 +310,32 @@ def test_a_table_that_is_looked_up_twice_adds_two_dense_gradients() -> None:
     assert "optim.SGD" in hit.fix.snippet
 
 
+def test_the_dense_gradient_of_a_bag_is_one_as_well() -> None:
+    """Steps of 5 ms: 4096 bags of 131,072 rows out of 10 million; 2 ms for the gradient, 1.5 more
+    to apply it."""
+    t, table = TraceBuilder(), [10_000_000, 64]
+    for step in range(4):
+        at = step * 5_000
+        t.step(at, 5_000)
+        t.op("aten::_embedding_bag", at + 10, 8, dims=[table, [131_072], [4_096]], seq=step)
+        t.backward("EmbeddingBagBackward0", at + 30, 60, seq=step)
+        t.op("aten::_embedding_bag_dense_backward", at + 32, 50, tid=1001,
+             dims=[[4_096, 64], [131_072], [131_072], [4_096], [4_096], [], [], [], [], []],
+             types=["float", *["long int"] * 4, *["Scalar"] * 3, "", "Scalar"],
+             concrete=["", "", "", "", "", "10000000", "False", "0", "", "-1"])  # fmt: skip
+        t.kernel("fill", at + 100, 1_800, launch_at=at + 35, tid=1001)
+        t.kernel("grad", at + 1_900, 200, launch_at=at + 50, tid=1001)
+        t.annotation("Optimizer.step#SGD.step", at + 100, 60)
+        t.op("aten::add_", at + 105, 12, dims=[table, table, []])
+        t.kernel("add", at + 2_100, 1_500, launch_at=at + 110)
+        t.sync(at + 170, 3_435)
+    (hit,) = _hits("MM317", t)
+    assert _value(hit, "rows_looked_up") == 131_072
+    assert "EmbeddingBag(10000000, 64" in hit.fix.snippet
+    # 0.2 of 2 ms and 0.1 of 1.5 ms stay.
+    assert hit.gain.mid == pytest.approx(5_000 / (1_500 + 400 + 150), rel=0.03)
+
+
 def test_an_update_with_moments_needs_sorted_rows() -> None:
     (hit,) = _hits("MM317", _twice_looked_up("aten::addcdiv_"))
     # Coalescing takes the host 0.2 ms more.

@@ -10,8 +10,9 @@ writes the table, its gradient and its moments, although all but a few rows have
 zero. A table that a step looks up twice gets two such gradients, which are added.
 
 ## How to fix it
-`nn.Embedding(..., sparse=True)` with `torch.optim.SparseAdam` or SGD for the table; the fused
-tables of torchrec for recommenders; a smaller or hashed vocabulary; or freeze the table.
+`nn.Embedding(..., sparse=True)`, or `nn.EmbeddingBag` so, with `torch.optim.SparseAdam` or SGD for
+the table; the fused tables of torchrec for recommenders; a smaller or hashed vocabulary; or freeze
+the table.
 
 ## Limits
 A table that is also the output layer needs a dense gradient and is left out. `SparseAdam` updates
@@ -44,7 +45,8 @@ from kinetoscope.units import count, duration, percent, size
 if TYPE_CHECKING:
     from kinetoscope.testing import TraceBuilder
 
-_BACKWARD = "embedding_dense_backward"
+_BACKWARD = {"embedding_dense_backward": 2, "_embedding_bag_dense_backward": 5}
+"""Operators of the backward pass, and the position of the number of rows among their arguments."""
 _PASSES = {"Adam": 7, "AdamW": 7, "SGD": 3, "Adagrad": 5, "RMSprop": 5}
 """Times that an update reads or writes a tensor of the parameters' size (RULES, Section 3)."""
 _USUAL_PASSES = 5
@@ -76,6 +78,7 @@ class _Table:
     width: int
     looked_up: int
     nbytes: int
+    bag: bool
 
 
 @dataclass(frozen=True)
@@ -100,7 +103,7 @@ class _Dense:
 def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
     """Find large tables with few looked-up rows, and replay with sparse gradients."""
     work = analysis.get(device_ops)
-    around = nearest_named(analysis.trace, lambda name: short_name(name) == _BACKWARD)
+    around = nearest_named(analysis.trace, lambda name: short_name(name) in _BACKWARD)
     owner = owner_of(work, around)
     mine = np.flatnonzero(owner >= 0)
     tables = _tables(analysis, np.unique(owner[mine]), options)
@@ -134,7 +137,7 @@ def check(analysis: Analysis, options: Thresholds) -> Iterator[Hit]:
         locations=places(analysis, rows, calls=("embedding",)),
         fix=Fix(
             summary="Let the embedding make sparse gradients, with an optimizer that takes them.",
-            snippet=f"nn.Embedding({table.rows}, {table.width}, sparse=True)  "
+            snippet=f"nn.Embedding{'Bag' * table.bag}({table.rows}, {table.width}, sparse=True)  "
             f"# and torch.optim.{'SGD' if dense.plain else 'SparseAdam'} for it",
             reference="https://docs.pytorch.org/docs/stable/generated/torch.nn.Embedding.html",
         ),
@@ -159,10 +162,14 @@ def _tables(analysis: Analysis, nodes: IntArray, options: Thresholds) -> dict[in
     """Tables by the call-tree node of their backward: large, and not an output layer too."""
     found = {}
     for node in nodes.tolist():
-        args = args_of(analysis.trace, int(analysis.trace.tree.rows[node]))
+        row = int(analysis.trace.tree.rows[node])
+        args = args_of(analysis.trace, row)
+        name = short_name(analysis.trace.names[analysis.trace.column("name_id")[row]])
         try:
-            width, looked_up, rows = args.shape(0)[-1], args.n(1), args.ints(2)[0]
-            table = _Table(rows, width, looked_up, rows * width * args.size(0))
+            width, looked_up = args.shape(0)[-1], args.n(1)
+            rows = args.ints(_BACKWARD[name])[0]
+            nbytes = rows * width * args.size(0)
+            table = _Table(rows, width, looked_up, nbytes, "bag" in name)
         except (NotRecordedError, IndexError):
             continue
         large = rows >= options.min_ratio * looked_up
