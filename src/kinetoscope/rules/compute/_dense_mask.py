@@ -18,6 +18,7 @@ from kinetoscope.rules.compute._attention import Rates, fused_work
 from kinetoscope.rules.compute._kernels import busy_share, extent_of, per_step_ns
 from kinetoscope.trace.kinds import Kind
 from kinetoscope.trace.op_names import short_name
+from kinetoscope.trace.trace import IntArray
 from kinetoscope.units import count, duration, percent
 
 _FORMS = ("_scaled_dot_product_efficient_attention", "_scaled_dot_product_cudnn_attention")
@@ -50,8 +51,7 @@ def through_dense_masks(analysis: Analysis, min_share: float, left: Rates) -> li
         left: time of a block without a mask over that with one, at worst, likely, at best.
     """
     groups = _groups(analysis)
-    found = tuple(call for group in groups for call in group.calls)
-    if not found or _learned(analysis):
+    if not groups or _learned(analysis):
         return []
     rows, new = [], []
     for group in groups:
@@ -62,40 +62,40 @@ def through_dense_masks(analysis: Analysis, min_share: float, left: Rates) -> li
         rows.append(work.rows)
         new.append(np.stack([ns * min(kept * part, 1.0) for part in left]))
     where = np.concatenate(rows)
-    share = busy_share(analysis, where)
-    if where.size == 0 or share < min_share:
+    if where.size == 0 or busy_share(analysis, where) < min_share:
         return []
     times = np.concatenate(new, axis=1).astype(np.int64)
-    changes = [Change(durations=(where, one)) for one in times]
-    largest = max(groups, key=lambda group: group.length)
+    return [_hit(analysis, groups, where, [Change(durations=(where, one)) for one in times])]
+
+
+def _hit(analysis: Analysis, groups: list[_Masked], rows: IntArray, changes: list[Change]) -> Hit:
     causal = all(group.causal for group in groups)
-    spent, queries = per_step_ns(analysis, where), count(largest.length)
-    nodes = np.array([call.first for call in found])
+    length = max(group.length for group in groups)
+    calls = [call for group in groups for call in group.calls]
+    share, spent = busy_share(analysis, rows), per_step_ns(analysis, rows)
     why = "a triangle: the causal mask" if causal else "the causal mask, if it is a triangle"
-    return [
-        Hit(
-            message=(
-                f"scaled_dot_product_attention reads a mask of {queries} x {queries}, {why}. "
-                f"What it hides is computed all the same: {duration(spent)} a step, "
-                f"{percent(min(share, 1.0))} of the busy time."
-            ),
-            evidence=(
-                Evidence("attention_time", spent, "ns"),
-                Evidence("busy_share", round(min(share, 1.0), 4), "ratio", "derived"),
-                Evidence("length", largest.length, "count"),
-            ),
-            locations=analysis.locations(
-                analysis.trace.tree.rows[nodes],
-                np.array([call.scores for call in found], dtype=np.int64),
-                calls=("scaled_dot_product_attention",),
-            ),
-            fix=_FIX,
-            gain=analysis.gain(*(changes if causal else [Change(), *changes[1:]])),
-            confidence=0.9 if causal else 0.4,
-            claims=extent_of(analysis, where),
-            at_most="critical" if causal else "medium",
-        )
-    ]
+    return Hit(
+        message=(
+            f"scaled_dot_product_attention reads a mask of {count(length)} x {count(length)}, "
+            f"{why}. What it hides is computed all the same: {duration(spent)} a step, "
+            f"{percent(min(share, 1.0))} of the busy time."
+        ),
+        evidence=(
+            Evidence("attention_time", spent, "ns"),
+            Evidence("busy_share", round(min(share, 1.0), 4), "ratio", "derived"),
+            Evidence("length", length, "count"),
+        ),
+        locations=analysis.locations(
+            analysis.trace.tree.rows[[call.first for call in calls]],
+            np.array([call.scores for call in calls], dtype=np.int64),
+            calls=("scaled_dot_product_attention",),
+        ),
+        fix=_FIX,
+        gain=analysis.gain(*(changes if causal else [Change(), *changes[1:]])),
+        confidence=0.9 if causal else 0.4,
+        claims=extent_of(analysis, rows),
+        at_most="critical" if causal else "medium",
+    )
 
 
 _FIX = Fix(
