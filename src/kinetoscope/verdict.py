@@ -45,7 +45,7 @@ def decide(analysis: Analysis, lines: Sequence[Budget], findings: Sequence[Findi
     if leak is not None and _outweighs(scores, findings):
         return Verdict("memory", healthy=False, confidence=leak.confidence, sentence=leak.message)
     unseen = sum(line.share for line in lines if line.label == UNSEEN_LABEL)
-    confidence = _confidence(analysis, scores.lead, unseen)
+    confidence = _confidence(analysis, scores, unseen)
     if _unknown(lines, analysis):
         return Verdict(
             "undetermined",
@@ -176,14 +176,15 @@ def _unknown(lines: Sequence[Budget], analysis: Analysis) -> bool:
     return sum(line.share for line in unseen) > 0.5
 
 
-def _confidence(analysis: Analysis, lead: float, unseen: float) -> float:
+def _confidence(analysis: Analysis, scores: Scores, unseen: float) -> float:
     """Clear lead, complete device timeline, recorded host code, several steps, narrow bracket."""
     step = analysis.step_time
     width = (step.high - step.low) / max(step.mid, 1)
     value = 0.95
-    value -= 0.25 * max(0.0, _CLEAR_LEAD - lead) / _CLEAR_LEAD
+    value -= 0.25 * max(0.0, _CLEAR_LEAD - scores.lead) / _CLEAR_LEAD
     value -= min(0.2, 0.1 * width)
     value -= 0.0 if analysis.coverage.complete else 0.2
+    value -= 0.15 if scores.unsure else 0.0
     value -= 0.3 if unseen > 0.5 else 0.0
     value -= 0.0 if analysis.trace.steps.count >= 3 else 0.1
     return round(max(value, 0.1), 2)
