@@ -376,7 +376,7 @@ class ImageTower(nn.Module):
 @case(
     "an image encoder tuned against the names of its classes, which are read again in each step",
     "compute",
-    codes=("IN622", "IN623"),
+    codes=("CP230", "IN622", "IN623"),
     functions=("directions", "read", "tune_images"),
     plant_in="Labels.directions",
 )

@@ -287,7 +287,7 @@ class Voice:
     "a voice that is served from float32 weights, under autocast",
     "memory",
     also=("framework", "compute"),
-    codes=("IN620", "CP221"),
+    codes=("FW525", "IN620", "CP221"),
     functions=("speak", "forward", "serve"),
     marks=False,
 )
