@@ -6,8 +6,10 @@ from pathlib import Path
 
 from kinetoscope import diagnose
 from kinetoscope.analysis.captured import capture_notes
+from kinetoscope.engine import examine
 from kinetoscope.result import CaptureInfo
 from kinetoscope.testing import TraceBuilder
+from kinetoscope.viewdata.facts import facts
 
 _MS = 1_000
 
@@ -86,6 +88,12 @@ def test_page_faults_that_the_recorded_steps_lack_have_their_own_line(tmp_path: 
     assert abs(sum(line.share for line in found.budget) - 1.0) < 1e-4
     assert found.verdict.bottleneck == "memory"
     assert not any("same step" in note for note in found.notes)
+
+
+def test_the_report_says_why_the_recorded_steps_are_shorter(tmp_path: Path) -> None:
+    lead = examine([str(_faulting((2_900, 10), (3, 2)).write(tmp_path / "t.json"))]).lead
+    (cost,) = (fact.text for fact in facts(lead) if fact.title == "Profiler's cost")
+    assert "takes about 10.0 ms without the profiler: 0.40x, because page faults ended" in cost
 
 
 def test_page_faults_are_found_by_what_their_end_gained(tmp_path: Path) -> None:

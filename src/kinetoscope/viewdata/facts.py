@@ -71,6 +71,9 @@ def _overhead(lead: Analysis) -> list[Fact]:
         f"a step took {units.duration(lead.step_ns)} as recorded and takes about "
         f"{units.duration(time.mid)} without the profiler: {units.times(factor)}"
     )
+    captured = lead.trace.sidecar
+    if captured and captured.baseline and captured.baseline.ended_faults_ns:
+        text += ", because page faults ended while it was recorded"
     replay = f"; the replay of the recording is off by {units.percent(lead.replay_error)}"
     return [Fact("Profiler's cost", text + replay, factor < 1.25)]
 
