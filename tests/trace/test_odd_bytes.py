@@ -259,6 +259,11 @@ class TestUnusable:
             read_bytes(content)
         assert caught.value.hint
 
+    @pytest.mark.parametrize("content", ["[1, 2]", '["a", {"b": 1}]', "[[1], [2]"])
+    def test_another_list_is_not_said_to_be_cut_off(self, read_bytes: Any, content: str) -> None:
+        with pytest.raises(FormatError, match="is not a profiler trace"):
+            read_bytes(content)
+
 
 @pytest.mark.parametrize(
     ("head", "what", "next_step"),

@@ -43,6 +43,8 @@ def find_layout(text: bytes) -> Layout | None:
     """The layout, or None if `text` (the first part of the file) holds no start of events."""
     stripped = text.lstrip(b"\xef\xbb\xbf \t\r\n")
     if stripped.startswith(b"["):
+        if stripped[1:].lstrip()[:1] not in (b"{", b"]", b"") and b'"ph"' not in text:
+            return None  # some other list
         start = len(text) - len(stripped) + 1
         return Layout(b"", start, find_border(text, start), bare=True)
     for match in _EVENTS_KEY.finditer(text):
