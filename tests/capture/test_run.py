@@ -196,6 +196,24 @@ def test_an_evaluation_between_epochs_ends_a_window(tmp_path: Path) -> None:
     assert ran.result is not None
 
 
+def test_a_program_whose_steps_another_thread_makes_runs_on_to_its_end(tmp_path: Path) -> None:
+    """Its exception would end that thread alone, and the program might wait for it for ever."""
+    source = TRAIN.replace(
+        'print("trained", main(int(sys.argv[1])))',
+        "import threading\nt = threading.Thread(target=main, args=[10**9])\nt.start()\nt.join()",
+    ).replace(
+        "        optimizer.zero_grad()\n",
+        "        import time; begun = begun or time.monotonic()\n"
+        "        if time.monotonic() > begun + 8: break\n"
+        "        optimizer.zero_grad()\n",
+    )
+    source = source.replace("def main(steps):\n", "def main(steps):\n    begun = 0\n")
+    ran = capture(tmp_path, source, options=("--stop-after", "--budget", "3s"))
+    assert ran.code == 0, ran.err
+    assert "another thread makes the steps, so the program runs on to its end" in ran.err
+    assert "Traceback" not in ran.err
+
+
 def test_steps_that_become_slow_end_the_windows_in_time(tmp_path: Path) -> None:
     source = TRAIN.replace(
         "        optimizer.zero_grad()\n",

@@ -232,7 +232,9 @@ class Session:
         if not self._queue:
             self._leave()
             if self.options.stop_after:
-                raise EnoughError(0)
+                if threading.current_thread() is threading.main_thread():
+                    raise EnoughError(0)
+                self.problem("another thread makes the steps, so the program runs on to its end")
             return
         self.phase, steps = self._queue.pop(0)
         if self.foreign.active and self.phase in ("light", "full"):
