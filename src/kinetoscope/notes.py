@@ -91,11 +91,12 @@ def _given_step(analysis: Analysis) -> list[str]:
     real = analysis.options.real_step_ns
     if real is None:
         return []
+    captured = analysis.trace.sidecar
+    base = captured.baseline if captured else None
+    if base and (base.ended_faults_ns or (base.step_ns == real and analysis.device is None)):
+        return []  # it was measured: the budget says what the recorded steps lack
     given, busy = duration(real), analysis.busy_per_step_ns - analysis.waiting_per_step_ns
     problem = ""
-    captured = analysis.trace.sidecar
-    if captured and captured.baseline and captured.baseline.ended_faults_ns:
-        return []  # what the recorded steps lack is known
     if real > 1.2 * analysis.step_ns:
         problem = f"longer than the recorded {duration(analysis.step_ns)}; profiling only adds time"
     elif real < 0.8 * busy:

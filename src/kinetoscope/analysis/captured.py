@@ -98,7 +98,8 @@ def capture_notes(info: CaptureInfo | None) -> tuple[str, ...]:
         notes.insert(
             0,
             f"The step time is measured, without a profiler, over {info.baseline_steps:,} steps "
-            f"marked by {info.step_label}. Profiling changed it: {windows or 'not recorded'}.",
+            f"marked by {info.step_label}. Against that, recorded steps took: "
+            f"{windows or 'not known'}.",
         )
     return tuple(notes)
 

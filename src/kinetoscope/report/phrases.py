@@ -84,7 +84,8 @@ def step_detail(step: StepTime) -> str:
         parts.append(f"{units.plural(step.count, 'step')} {_SOURCES[step.source]}")
     recorded = units.duration(step.recorded_ns)
     if step.recorded_ns and recorded != units.duration(step.time_ns.mid):
-        parts.append(f"{recorded} as recorded, with the profiler's cost")
+        cost = ", with the profiler's cost" if step.recorded_ns > step.time_ns.mid else ""
+        parts.append(f"{recorded} as recorded{cost}")
     return "; ".join(parts)
 
 
