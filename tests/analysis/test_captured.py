@@ -115,6 +115,53 @@ def test_page_faults_that_go_on_cost_what_the_kernel_took(tmp_path: Path) -> Non
     assert all(line.label != "page faults" for line in found.budget)
 
 
+def test_few_page_faults_are_not_why_the_pace_changed(tmp_path: Path) -> None:
+    """Seventy faults take 0.7 ms at most, not the 2 ms between the halves."""
+    found = diagnose(_faulting((70, 10), (0, 8)).write(tmp_path / "t.json"))
+    assert all(line.label != "page faults" for line in found.budget)
+    assert all(f.code != "MM321" for f in found.findings)
+
+
+def test_a_fix_of_page_faults_gains_no_more_than_faults_can_take(tmp_path: Path) -> None:
+    """Of the 6 ms between the halves 500 faults of 10 µs are five: 10 / 5, and half of that."""
+    found = diagnose(_faulting((503, 10), (3, 4)).write(tmp_path / "t.json"))
+    (finding,) = (f for f in found.findings if f.code == "MM321")
+    assert (finding.gain.low, finding.gain.mid, finding.gain.high) == (1.5, 2.0, 2.3)
+
+
+def _paced(step_ms: int, median_ms: int) -> TraceBuilder:
+    """Four recorded steps of 4 ms: 3 ms of a product, 1 ms of Python."""
+    t = TraceBuilder(device=None)
+    for step in range(4):
+        t.step(step * 4 * _MS, 4 * _MS)
+        t.python("train.py(7): step", step * 4 * _MS, 4 * _MS)
+        t.op("aten::mm", step * 4 * _MS + 1_000, 3 * _MS)
+    ns = {"step_ns": step_ms, "low_ns": step_ms, "high_ns": step_ms, "host_median_ns": median_ms}
+    base = {"steps": 50} | {name: ms * 1_000_000 for name, ms in ns.items()}
+    t.header(kinetoscope={"version": 1, "baseline": base})
+    return t
+
+
+def test_a_slower_pace_than_the_recorded_one_is_that_of_all_work(tmp_path: Path) -> None:
+    """All steps took 8 ms instead of 4: each line doubles."""
+    found = diagnose(_paced(8, 8).write(tmp_path / "t.json"))
+    by_class = {line.class_: line.ns for line in found.budget}
+    assert by_class == {"compute": 6_000_000, "framework": 2_000_000}
+
+
+def test_slow_steps_that_were_not_recorded_are_nobodys(tmp_path: Path) -> None:
+    """Most steps took 4 ms, some far more, for checkpoints: 12 ms in the mean."""
+    found = diagnose(_paced(12, 4).write(tmp_path / "t.json"))
+    first = found.budget[0]
+    assert (first.class_, first.label, first.ns) == (
+        "unattributed",
+        "slow steps that were not recorded",
+        8_000_000,
+    )
+    assert found.verdict.bottleneck == "undetermined"
+    assert not any("same step" in note for note in found.notes)
+
+
 def test_what_was_said_during_the_run_is_a_sentence_in_the_notes() -> None:
     said = ("the pace changed by 4 %",)
     info = CaptureInfo(step_source="user", step_label="step()", steady=True, problems=said)

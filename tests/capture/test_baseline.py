@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
+from threading import Thread
 
 import pytest
 
@@ -184,9 +186,43 @@ def test_faults_that_begin_with_the_windows_do_too() -> None:
         (_faulting(100, 10, 9_734), _faulting(80, 10, 9_700)),  # as many: the pace changed
         (_faulting(100, 10, 300), _faulting(80, 10, 0)),  # 0.15 ms of 100 ms explain nothing
         (_faulting(100, 10, 0), _faulting(80, 10, 9_734)),  # quicker with more of them
+        (_faulting(100, 10, 40), _faulting(80, 10, 0)),  # forty faults do not take 20 ms
         (_timed(*[100] * 10), _timed(*[80] * 10)),  # not counted
     ],
 )
 def test_other_changes_count_both_halves(before: Timed, after: Timed) -> None:
     assert not faults_changed(before, after)
     assert summary([before, after])["step_ns"] == 90 * MS
+
+
+def test_faults_that_the_kernel_took_long_for_count_by_its_time() -> None:
+    """1,500 faults, 0.75 ms by their number, took 4 ms of 80: the first half counts."""
+    before, after = _faulting(80, 20, 1_600), _faulting(70, 20, 100)
+    assert not faults_changed(before, after)
+    before = replace(before, faults=Faults(1_600 * 20, 6 * MS * 20))
+    assert faults_changed(before, after)
+    assert summary([before, after])["step_ns"] == 80 * MS
+
+
+def test_steps_of_equal_time_count_whatever_their_faults() -> None:
+    before, after = _faulting(100, 10, 9_734), _faulting(99, 10, 10)
+    assert not faults_changed(before, after)
+
+
+def test_faults_are_not_counted_where_several_threads_make_the_steps() -> None:
+    timed = [_timed_by(threads=1), _timed_by(threads=2)]
+    assert [half.faults is None for half in timed] == [sys.platform != "linux", True]
+
+
+def _timed_by(threads: int) -> Timed:
+    baseline = Baseline(device=False)
+    baseline.start()
+    baseline.next_step()
+    if threads > 1:
+        other = Thread(target=baseline.next_step)
+        other.start()
+        other.join()
+    baseline.next_step()
+    timed = baseline.stop()
+    assert timed is not None
+    return timed

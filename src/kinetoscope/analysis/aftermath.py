@@ -49,7 +49,8 @@ def budget_after(analysis: Analysis, gain: ReplayedGain) -> tuple[Budget, ...]:
     step_ns = found.step_ns
     if analysis.device is None:
         lines, steps = _host_only(analysis, change), analysis.steps
-        return scaled(lines, steps, int(step_ns))
+        alike = not analysis.coverage.device_missing
+        return scaled(lines, steps, int(step_ns), alike=alike)
     low, high, steps = found.window
     lines = _device_lines(analysis, found, (low, high)) + _idle(analysis, change, found)
     rest = int(step_ns * steps) - (high - low)

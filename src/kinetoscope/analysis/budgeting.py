@@ -28,6 +28,9 @@ from kinetoscope.trace.trace import IntArray
 
 _LEAST_HOST = 0.1
 """Part of the host's idle time that remains where device work fills the step."""
+_NOTABLE = 0.1
+"""Part of a step that is worth a line of its own."""
+SLOW_STEPS_LABEL = "slow steps that were not recorded"
 
 
 def recorded_lines(analysis: Analysis) -> list[Line]:
@@ -79,7 +82,9 @@ def budget(analysis: Analysis) -> tuple[Budget, ...]:
     """Lines that sum to the likely step time exactly, longest first.
 
     Time in which the device works is taken as recorded; idle time that the host caused is scaled
-    to what the likely step time leaves for it.
+    to what the likely step time leaves for it. Where the processor itself does the work and the
+    recorded steps were quicker, its pace was another one, and all lines grow alike; slow steps
+    among those that were timed, such as checkpoints, are nobody's if they were not recorded.
     """
     target = analysis.step_time.mid
     lines = recorded_lines(analysis)
@@ -89,7 +94,10 @@ def budget(analysis: Analysis) -> tuple[Budget, ...]:
 
         lines = with_light(analysis, lines, captured.light)
     faults = _page_faults_ns(analysis, target)
-    rows = scaled(lines, analysis.steps, target - faults)
+    alike = analysis.device is None and not analysis.coverage.device_missing
+    if alike:
+        lines = lines + _slow_steps(analysis, lines, target - faults)
+    rows = scaled(lines, analysis.steps, target - faults, alike=alike)
     if not faults:
         return rows
     rows = (Budget("memory", "page faults", faults, 0.0), *rows)
@@ -106,8 +114,30 @@ def _page_faults_ns(analysis: Analysis, target: int) -> int:
     return min(base.ended_faults_ns, max(target - analysis.step_ns, 0))
 
 
-def scaled(lines: list[Line], steps: int, target: int) -> tuple[Budget, ...]:
-    """Lines over some steps as the budget of one step of `target` ns."""
+def _slow_steps(analysis: Analysis, lines: list[Line], target: int) -> list[Line]:
+    """Mean beyond both the median and what was recorded: a few steps took it; [] when little."""
+    captured = analysis.trace.sidecar
+    base = captured.baseline if captured else None
+    if base is None or not base.host_median_ns or analysis.options.real_step_ns != base.step_ns:
+        return []
+    recorded = sum(line.ns for line in lines) / analysis.steps
+    missing = target - max(recorded, base.host_median_ns)
+    if recorded == 0 or missing < _NOTABLE * target:
+        return []
+    return [Line("unattributed", SLOW_STEPS_LABEL, round(missing * analysis.steps))]
+
+
+def scaled(
+    lines: list[Line], steps: int, target: int, *, alike: bool = False
+) -> tuple[Budget, ...]:
+    """Lines over some steps as the budget of one step of `target` ns.
+
+    Args:
+        lines: what was recorded.
+        steps: over so many steps.
+        target: what a step takes, ns.
+        alike: a step that took longer than the recorded ones did so in all lines.
+    """
     if not lines or sum(line.ns for line in lines) == 0:
         return (Budget("unattributed", "nothing recorded", target, 1.0),)
     fixed = sum(line.ns for line in lines if not line.host) / steps
@@ -116,6 +146,8 @@ def scaled(lines: list[Line], steps: int, target: int) -> tuple[Budget, ...]:
         # The device (or a late rank) fills the step by itself: the host only seemed to be late.
         fixed_scale = target / (fixed + _LEAST_HOST * host)
         host_scale = _LEAST_HOST * fixed_scale
+    elif alike and target > fixed + host:
+        fixed_scale = host_scale = target / (fixed + host)
     else:
         fixed_scale, host_scale = 1.0, (target - fixed) / host
     exact = [line.ns / steps * (host_scale if line.host else fixed_scale) for line in lines]

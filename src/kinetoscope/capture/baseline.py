@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from typing import Any
 
 from kinetoscope.capture.memory_faults import Faults, faults_so_far
 from kinetoscope.capture.rhythm import Rhythm, rhythm
+from kinetoscope.trace.captured import Half, changed_faults_ns
 from kinetoscope.units import duration
 
 _NARROWEST = 0.005
@@ -20,10 +22,6 @@ _FEW = 10
 """Of fewer steps a slow one may be one of many, or the only one."""
 _AHEAD = 0.5
 """A device that is behind by less than this part of a step waits for the host."""
-_FAULT_NS = 500
-"""What a page fault takes, with the zeroing of its page; in a virtual machine 2 to 8 µs."""
-_NOTABLE = 0.02
-"""So much of a step must page faults take to be why steps differ."""
 _CHANGED = 0.1
 """So much must the halves differ for the program's pace to have changed."""
 
@@ -115,16 +113,20 @@ class Baseline:
         self._cpu = 0
         self._marks: list[int] = []
         self._faults: Faults | None = None
+        self._thread = 0
 
     def start(self) -> None:
         """Begin at a step boundary."""
         self._synchronize()
         self._cpu = time.process_time_ns()
         self._faults = faults_so_far()
+        self._thread = threading.get_ident()
         self.next_step()
 
     def next_step(self) -> None:
         """A step ended."""
+        if threading.get_ident() != self._thread:
+            self._faults = None  # they are counted by thread, and several make the steps
         self._at.append(time.perf_counter_ns())
         if self._device:
             import torch
@@ -214,17 +216,8 @@ def _untouched(halves: Sequence[Timed]) -> Sequence[Timed]:
 
 
 def faults_changed(before: Timed, after: Timed) -> bool:
-    """Do the steps take far more, or far fewer, page faults after the windows?
-
-    The C library gives freed memory back to the system when it lies at the end of its heap. What a
-    window leaves there ends that, or begins it, and such a program is several times as fast.
-    """
-    if before.faults is None or after.faults is None:
-        return False
-    first, second = (half.faults.minor / half.steps for half in (before, after) if half.faults)
-    few, many = sorted((first, second))
-    slower = (before.step_ns - after.step_ns) * (first - second) > 0
-    return slower and many > 2 * few and (many - few) * _FAULT_NS > _NOTABLE * before.step_ns
+    """Do the steps take far more, or far fewer, page faults after the windows, and other times?"""
+    return changed_faults_ns(Half(**before.facts()), Half(**after.facts())) > 0
 
 
 def told(halves: Sequence[Timed], full_steps: int) -> list[str]:
