@@ -129,6 +129,16 @@ def test_a_fix_of_page_faults_gains_no_more_than_faults_can_take(tmp_path: Path)
     assert (finding.gain.low, finding.gain.mid, finding.gain.high) == (1.5, 2.0, 2.3)
 
 
+def test_page_faults_that_went_on_in_part_may_end_as_well(tmp_path: Path) -> None:
+    """2 of 10 ms went with half of the faults but one: 10 / 8; with all, 10 / 6, and 15 % more."""
+    found = diagnose(_faulting((4_000, 10), (1_999, 8)).write(tmp_path / "t.json"))
+    (finding,) = (f for f in found.findings if f.code == "MM321")
+    assert (finding.gain.mid, finding.gain.high) == (
+        1.25,
+        round(1.15 * 10 / (10 - 2 / 2_001 * 4_000), 3),
+    )
+
+
 def _paced(step_ms: int, median_ms: int) -> TraceBuilder:
     """Four recorded steps of 4 ms: 3 ms of a product, 1 ms of Python."""
     t = TraceBuilder(device=None)
